@@ -18,10 +18,11 @@ _WILLNEED = 3
 _PAGEOUT = 21
 
 
+@functools.cache
 def can_page_out() -> bool:
     """Tell whether this system can drop pages on request (Linux 5.4 and later)."""
-    madvise = _madvise()
-    return madvise is not None and _probe(madvise)
+    probe = torch.zeros(2 * mmap.PAGESIZE, dtype=torch.uint8)
+    return _advise(probe, _PAGEOUT, whole_pages_only=True)
 
 
 def read_ahead(tensor: torch.Tensor) -> None:
@@ -34,18 +35,16 @@ def page_out(tensor: torch.Tensor) -> None:
     _advise(tensor, _PAGEOUT, whole_pages_only=True)
 
 
-def _advise(tensor: torch.Tensor, advice: int, *, whole_pages_only: bool) -> None:
-    # Advice is a speed-up: where the system does not take it, everything still works, so nobody asks.
+def _advise(tensor: torch.Tensor, advice: int, *, whole_pages_only: bool) -> bool:
     madvise = _madvise()
     if madvise is None:
-        return
+        return False
     start, end = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
     if whole_pages_only:  # a page shared with a neighbour is not ours to drop
         start, end = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
     else:
         start = start // mmap.PAGESIZE * mmap.PAGESIZE
-    if end > start:
-        madvise(start, end - start, advice)
+    return end > start and madvise(start, end - start, advice) == 0
 
 
 @functools.cache
@@ -56,10 +55,3 @@ def _madvise() -> Callable[[int, int, int], int] | None:
     function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     function.restype = ctypes.c_int
     return function
-
-
-@functools.cache
-def _probe(madvise: Callable[[int, int, int], int]) -> bool:
-    with mmap.mmap(-1, mmap.PAGESIZE) as page:
-        address = ctypes.addressof(ctypes.c_char.from_buffer(page))
-        return madvise(address, mmap.PAGESIZE, _PAGEOUT) == 0
