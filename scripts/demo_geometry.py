@@ -7,7 +7,7 @@ nor overflow in half precision, whatever the depth.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,7 @@ class Weight:
     shape: tuple[int, ...]
     std: float = 0.0
     mean: float = 0.0
+    dtype: str | None = None  # None: the file's
 
 
 Tensors = dict[str, Weight]
@@ -42,11 +43,11 @@ def clip_vision_l() -> Tensors:
         f"{embeddings}patch_embedding.weight": Weight((1024, 3, 14, 14), (3 * 14 * 14) ** -0.5),
         f"{embeddings}position_embedding.weight": Weight((257, 1024), 0.5),
     }
-    tensors |= _norm("vision_model.pre_layrnorm", 1024)
     tensors |= _clip_layers("vision_model", layers=24, width=1024)
-    tensors |= _norm("vision_model.post_layernorm", 1024)
-    tensors |= _linear("visual_projection", 768, 1024, bias=False)
-    return tensors
+    # ComfyUI keeps these three in single precision beside a half-precision encoder.
+    single = _norm("vision_model.pre_layrnorm", 1024) | _norm("vision_model.post_layernorm", 1024)
+    single |= _linear("visual_projection", 768, 1024, bias=False)
+    return tensors | {name: replace(weight, dtype="float32") for name, weight in single.items()}
 
 
 def t5_base() -> Tensors:

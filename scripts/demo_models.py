@@ -11,7 +11,7 @@ import json
 import os
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +35,7 @@ class Model:
     def recipe(self) -> str:
         """A hash of everything that decides the file's bytes."""
         parts = [RECIPE_VERSION, self.file, self.dtype]
-        parts += [(name, weight.shape, weight.std, weight.mean) for name, weight in self.tensors().items()]
+        parts += [(name, astuple(weight)) for name, weight in self.tensors().items()]
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
@@ -70,7 +70,10 @@ def write(model: Model, file: Path) -> None:
     """Draw the weights and write the file under a temporary name first, so that it is whole or absent."""
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_suffix(".partial")
-    tensors = {name: _draw(f"{model.file}:{name}", w).astype(model.dtype) for name, w in model.tensors().items()}
+    tensors = {
+        name: _draw(f"{model.file}:{name}", weight).astype(weight.dtype or model.dtype)
+        for name, weight in model.tensors().items()
+    }
     try:
         save_file(tensors, partial, metadata={"layerwise_demo_recipe": model.recipe()})
         os.replace(partial, file)

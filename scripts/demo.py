@@ -1,0 +1,159 @@
+"""`make demo`: render one workflow without and with the pack on a real ComfyUI, and compare the pictures.
+
+Runs inside the environment that scripts/setup_env.py makes. Writes demo_output/: both pictures and the report.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from . import comfyui_tree, workflow
+from .comfy_client import ComfyClient, Prompt
+from .comfy_errors import name_node
+from .comfy_server import ComfyServer
+from .demo_models import ensure_models
+from .peak_memory import Peak, PeakMemory
+from .places import DEMO_OUTPUT, ROOT, demo_models, shown
+from .problem import Problem, run
+
+EXAMPLE = ROOT / "example_workflows" / "placement_policy.json"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One rendering: its picture, what it took, and what its nodes reported."""
+
+    picture: bytes
+    peak: Peak
+    seconds: float
+    outputs: dict[str, dict[str, Any]]
+
+
+def main() -> None:
+    options = _options()
+    tree = comfyui_tree.require()
+    ensure_models(demo_models())
+    print(f"… starting ComfyUI {comfyui_tree.version(tree)} on the CPU (10 to 30 s)", flush=True)
+    with ComfyServer(Path(sys.executable), tree, demo_models(), options.port) as server:
+        client = ComfyClient(server.url)
+        with_pack = workflow.load(options.workflow, client.object_info())
+        plain = workflow.without_pack(with_pack)
+        if plain == with_pack:
+            raise Problem(f"{shown(options.workflow)} has no node of this pack, so there is nothing to compare.")
+        runs = {
+            "plain": render(server, client, plain, "the plain graph"),
+            "layerwise": render(server, client, with_pack, "the same graph with the placement policy"),
+        }
+    save(runs)
+    show(runs)
+
+
+def render(server: ComfyServer, client: ComfyClient, prompt: Prompt, what: str) -> Run:
+    """Run a prompt on a server without loaded models, and watch its memory."""
+    client.free()
+    print(f"… rendering {what} ({len(prompt)} nodes)", flush=True)
+    with PeakMemory(server.pid) as memory:
+        result = client.run(prompt, Progress(prompt))
+    images = result.images()
+    if not images:
+        raise Problem("the workflow saved no picture; it needs a Save Image or Preview Image node.")
+    return Run(client.view(images[0]), memory.peak, result.seconds, result.outputs)
+
+
+class Progress:
+    """Prints a line per node that begins, and its steps where it reports them."""
+
+    def __init__(self, prompt: Prompt) -> None:
+        self._prompt, self._begun, self._started = prompt, 0, time.monotonic()
+
+    def __call__(self, node_id: str, step: tuple[int, int] | None) -> None:
+        if step is None:
+            self._begun += 1
+            now = time.monotonic() - self._started
+            print(f"  {now:5.1f} s  {self._begun:2}/{len(self._prompt)} {name_node(self._prompt, node_id)}", flush=True)
+        else:
+            print(f"           step {step[0]} of {step[1]}", flush=True)
+
+
+def save(runs: dict[str, Run]) -> None:
+    """Write the pictures, the report and the measurements; then compare the pictures."""
+    DEMO_OUTPUT.mkdir(exist_ok=True)
+    for name, one in runs.items():
+        (DEMO_OUTPUT / f"{name}.png").write_bytes(one.picture)
+    measured = {
+        name: {"seconds": round(one.seconds, 2), "peak_bytes": asdict(one.peak)} for name, one in runs.items()
+    }
+    text, data = report_of(runs["layerwise"])
+    (DEMO_OUTPUT / "report.txt").write_text(text + "\n", encoding="utf-8")
+    (DEMO_OUTPUT / "report.json").write_text(
+        json.dumps({"placement_report": data, "runs": measured}, indent=2) + "\n", encoding="utf-8"
+    )
+    difference = compare(runs["plain"].picture, runs["layerwise"].picture)
+    if difference:
+        raise Problem(
+            f"the two pictures differ: {difference}; compare {shown(DEMO_OUTPUT / 'plain.png')} with "
+            f"{shown(DEMO_OUTPUT / 'layerwise.png')}."
+        )
+
+
+def compare(one: bytes, other: bytes) -> str | None:
+    """How two pictures differ, or None when every pixel is the same."""
+    first, second = (np.asarray(Image.open(io.BytesIO(data)).convert("RGBA")).astype(int) for data in (one, other))
+    if first.shape != second.shape:
+        return f"one is {first.shape[1]}×{first.shape[0]}, the other {second.shape[1]}×{second.shape[0]}"
+    changed = (first != second).any(axis=-1)
+    if not changed.any():
+        return None
+    return f"{changed.sum()} of {changed.size} pixels, by up to {abs(first - second).max()} of 255"
+
+
+def report_of(one: Run) -> tuple[str, list[Any]]:
+    """The text and the structured rows of every report node that ran."""
+    reports = [output for output in one.outputs.values() if "placement_report" in output]
+    if not reports:
+        return "The workflow has no Placement Report node.", []
+    text = "\n\n".join(line for output in reports for line in output.get("text", []))
+    return text, [row for output in reports for row in output["placement_report"]]
+
+
+def show(runs: dict[str, Run]) -> None:
+    plain, layerwise = runs["plain"], runs["layerwise"]
+    print(f"\n{report_of(layerwise)[0]}\n")
+    print("Peak memory of the ComfyUI process (CPU; Python and torch included), and time with loading:")
+    for label, one in (("plain", plain), ("layerwise", layerwise)):
+        print(f"  {label:10} {one.peak}; {one.seconds:.1f} s")
+    width, height = Image.open(io.BytesIO(plain.picture)).size
+    print(f"The two pictures ({width}×{height}) are identical, pixel for pixel.")
+    print(f"Written: {', '.join(shown(DEMO_OUTPUT / name) for name in _WRITTEN)}")
+
+
+_WRITTEN = ("plain.png", "layerwise.png", "report.txt", "report.json")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make demo", description=__doc__.splitlines()[0])
+    parser.add_argument("--workflow", type=Path, default=EXAMPLE, help="a UI or API workflow with nodes of this pack")
+    parser.add_argument("--port", default=os.environ.get("PORT"), help="port for ComfyUI (default: a free one)")
+    options = parser.parse_args()
+    if options.port is not None:
+        if not options.port.isdecimal():
+            raise Problem(f"the port is {options.port!r}; give a number from 1024 to 65535.")
+        options.port = int(options.port)
+    return options
+
+
+if __name__ == "__main__":
+    run(main)
+
+
