@@ -96,7 +96,10 @@ class ComfyClient:
         # passes it before it takes the next prompt.
         self.run(
             {
-                "1": {"class_type": "EmptyImage", "inputs": {"width": 8, "height": 8, "batch_size": 1, "color": 0}},
+                "1": {
+                    "class_type": "EmptyImage",
+                    "inputs": {"width": 8, "height": 8, "batch_size": 1, "color": 0},
+                },
                 "2": {"class_type": "PreviewImage", "inputs": {"images": ["1", 0]}},
             }
         )

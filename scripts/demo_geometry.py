@@ -71,7 +71,7 @@ def t5_base() -> Tensors:
 
 
 def vae_16_channels() -> Tensors:
-    """The AutoencoderKL of SD3 and Flux: 16 latent channels, 128-256-512-512, no quant convolutions (84 M)."""
+    """The AutoencoderKL of SD3 and Flux: 16 latent channels, widths 128 to 512, no quant layers (84 M)."""
     widths = (128, 256, 512, 512)
     tensors = _conv("encoder.conv_in", widths[0], 3, 3)
     before = widths[0]
@@ -96,7 +96,7 @@ def vae_16_channels() -> Tensors:
 
 
 def sd3_tiny() -> Tensors:
-    """SD3's MMDiT with depth 2 and width 128, conditioned on 768-wide tokens and a 768-wide pooled vector (2 M)."""
+    """SD3's MMDiT, depth 2 and width 128, conditioned on 768-wide tokens and pooled vectors (2 M)."""
     width, patches = 128, 64 * 64
     tensors: Tensors = {"pos_embed": Weight((1, patches, width), 0.5)}
     tensors |= _conv("x_embedder.proj", width, 16, 2)
@@ -169,7 +169,10 @@ def _linear(name: str, outputs: int, inputs: int, bias: bool = True) -> Tensors:
 
 def _conv(name: str, outputs: int, inputs: int, size: int, gain: float = 1.0) -> Tensors:
     spread = gain * (inputs * size * size) ** -0.5
-    return {f"{name}.weight": Weight((outputs, inputs, size, size), spread), f"{name}.bias": Weight((outputs,))}
+    return {
+        f"{name}.weight": Weight((outputs, inputs, size, size), spread),
+        f"{name}.bias": Weight((outputs,)),
+    }
 
 
 def _norm(name: str, width: int) -> Tensors:

@@ -1,7 +1,7 @@
 """Write the demo models: real geometry, seeded random weights, safetensors. `python -m scripts.demo_models`.
 
-Every file has the dtype that ComfyUI keeps in memory on a CPU (float16 for encoders, float32 for the rest), so
-that the bytes in the file are the bytes in memory.
+Every tensor has the dtype that ComfyUI keeps in memory on a CPU (float16 in encoders, float32 elsewhere), so that
+the bytes in the file are the bytes in memory.
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ def ensure_models(folder: Path) -> None:
     """Write the models that are missing or made by another recipe; leave the others alone."""
     missing = [model for model in MODELS if _recorded_recipe(folder / model.file) != model.recipe()]
     if missing:
-        print(f"… writing {len(missing)} demo models with random weights to {shown(folder)} (under a minute)", flush=True)
+        print(
+            f"… writing {len(missing)} demo models with random weights to {shown(folder)} (under a minute)",
+            flush=True,
+        )
     for model in missing:
         file = folder / model.file
         try:

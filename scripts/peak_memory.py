@@ -15,9 +15,9 @@ SECONDS_BETWEEN_SAMPLES = 0.02
 class Peak:
     """Peaks in bytes.
 
-    `resident` counts every page in memory; `anonymous` leaves out pages of mapped files, which the system may drop
-    at any time (None where the system does not tell them apart). `exact` means that the kernel kept the maximum;
-    otherwise both are the highest of samples 20 ms apart. `anonymous` is always sampled.
+    `resident` counts every page in memory. `anonymous` leaves out pages of mapped files, which the system may
+    drop at any time; it is the highest of samples 20 ms apart, or None where the system does not tell the two
+    apart. `exact` means that the kernel kept the resident maximum; otherwise that is sampled too.
     """
 
     resident: int

@@ -13,16 +13,19 @@ from .problem import Problem
 
 # What pip says, and what it means to a person. First match wins.
 CAUSES = [
-    (r"No space left on device|\[Errno 28\]|not enough space on the disk", "the disk is full; free some space"),
     (
-        r"NewConnectionError|Failed to establish a new connection|Name or service not known|getaddrinfo failed|"
+        r"No space left on device|\[Errno 28\]|not enough space on the disk",
+        "the disk is full; free some space",
+    ),
+    (
+        r"NewConnectionError|Failed to establish a new conn|Name or service not known|getaddrinfo failed|"
         r"Temporary failure in name resolution|ConnectionError|ConnectTimeout|ReadTimeout|ProxyError|"
         r"Max retries exceeded|Connection refused|Network is unreachable|connection broken",
         "the package index cannot be reached; check the network, or pip's index and proxy settings",
     ),
     (
         r"No matching distribution found|Could not find a version|Requires-Python",
-        f"the package index has no build for Python {platform.python_version()} on {platform.platform(terse=True)}; "
+        f"the index has no build for Python {platform.python_version()} on {platform.platform(terse=True)}; "
         "Python 3.11 is the tested one",
     ),
     (r"[Pp]ermission denied", "a folder is not writable; check its owner and permissions"),

@@ -25,6 +25,7 @@ from .places import ROOT, shown, venv, venv_python
 from .problem import Problem, run
 
 OLDEST_PYTHON = (3, 10)
+PACK = (ROOT / "requirements.txt", ROOT / "scripts" / "requirements-demo.txt")
 TORCH = ROOT / "scripts" / "requirements-torch.txt"
 # torch for Linux brings the CUDA libraries along, whether or not there is a GPU.
 GIGABYTES_NEEDED = 9 if sys.platform == "linux" else 3
@@ -74,7 +75,7 @@ def steps(tree: Path, dev: bool) -> list[Step]:
             (tree / "requirements.txt",),
             "500 MB, 1 to 3 minutes",
         ),
-        Step("the pack's requirements", (ROOT / "requirements.txt", ROOT / "scripts/requirements-demo.txt"), "seconds"),
+        Step("the pack's requirements", PACK, "seconds"),
     ]
     if dev:
         found.append(Step("the development tools", (ROOT / "requirements-dev.txt",), "under a minute"))
@@ -98,13 +99,13 @@ def install(wanted: list[Step], python: Path, stamp: Path) -> None:
 
 
 def ensure_venv(environment: Path) -> Path:
-    """Create the virtual environment unless it is there and its interpreter answers; return that interpreter."""
+    """Create the virtual environment unless it is there and answers; return its interpreter."""
     python = venv_python(environment)
     if (environment / "pyvenv.cfg").is_file() and _answers(python):
         return python
     if environment.exists() and not (environment / "pyvenv.cfg").is_file() and any(environment.iterdir()):
         raise Problem(
-            f"{shown(environment)} is not a virtual environment; empty it, or set LAYERWISE_VENV to another folder."
+            f"{shown(environment)} is no virtual environment; empty it, or set LAYERWISE_VENV to another folder."
         )
     if importlib.util.find_spec("ensurepip") is None or importlib.util.find_spec("venv") is None:
         raise Problem(
@@ -114,7 +115,10 @@ def ensure_venv(environment: Path) -> Path:
     _require_disk(environment)
     with announced(f"creating the virtual environment {shown(environment)} (a few seconds)"):
         made = subprocess.run(
-            [sys.executable, "-m", "venv", "--clear", str(environment)], capture_output=True, text=True, check=False
+            [sys.executable, "-m", "venv", "--clear", str(environment)],
+            capture_output=True,
+            text=True,
+            check=False,
         )
     if made.returncode != 0:
         reason = (made.stderr or made.stdout).strip().splitlines() or ["no reason given"]

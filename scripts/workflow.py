@@ -1,7 +1,7 @@
-"""Workflows between their two formats: the UI's JSON (with positions and links) and the API's (what is queued).
+"""Workflows in their two formats: the UI's JSON (with positions and links) and the API's (what is queued).
 
-Standard library only. `to_api` does what the frontend does when a person presses Run; `without_pack` removes this
-pack's nodes from an API graph, which gives the plain graph to compare with.
+Standard library only. `to_api` does what the frontend does when a person presses Run; `without_pack` removes
+this pack's nodes from an API graph, which gives the plain graph to compare with.
 """
 
 from __future__ import annotations
@@ -40,19 +40,23 @@ def load(file: Path, object_info: ObjectInfo) -> Prompt:
         return to_api(document, object_info)
     if isinstance(document, dict) and document and all(_is_api_node(node) for node in document.values()):
         return document
-    raise Problem(f"{file} is neither a ComfyUI workflow nor an API prompt; save it with Save or Export (API).")
+    raise Problem(
+        f"{file} is neither a ComfyUI workflow nor an API prompt; save it with Save or Export (API)."
+    )
 
 
 def to_api(workflow: Workflow, object_info: ObjectInfo) -> Prompt:
     """Convert a UI workflow to the prompt that the frontend would queue.
 
-    Muted nodes and notes vanish, bypassed nodes and reroutes pass their input on, primitive nodes become values.
+    Muted nodes and notes vanish; bypassed nodes and reroutes hand their input on; primitives become values.
 
     Raises:
         Problem: the workflow has subgraphs, or a node type that `object_info` does not have.
     """
     if workflow.get("definitions", {}).get("subgraphs"):
-        raise Problem("the workflow has subgraphs, which this converter does not unfold; use Export (API) instead.")
+        raise Problem(
+            "the workflow has subgraphs, which this converter does not unfold; use Export (API) instead."
+        )
     graph = _Graph(workflow)
     prompt: Prompt = {}
     for node in graph.in_order():
@@ -92,7 +96,12 @@ def loader_input(prompt: Prompt, source: Source) -> Any:
 
 def is_link(value: Any) -> bool:
     """Whether a prompt's input value is a link `[node id, slot]`."""
-    return isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], int)
+    return (
+        isinstance(value, list)
+        and len(value) == 2
+        and isinstance(value[0], str)
+        and isinstance(value[1], int)
+    )
 
 
 class _Graph:
@@ -132,7 +141,7 @@ class _Graph:
 
 
 def _bypass(node: dict[str, Any], slot: int) -> Any:
-    """The link that a bypassed node's output hands on: the input in the same place if its type fits, else any."""
+    """The link that a bypassed node's output hands on: the input in its place if the type fits, else any."""
     inputs, kind = node.get("inputs", []), node["outputs"][slot]["type"]
     candidates = inputs[slot : slot + 1] + inputs
     return next((entry.get("link") for entry in candidates if entry["type"] == kind), None)
@@ -150,7 +159,7 @@ def _inputs(graph: _Graph, node: dict[str, Any], info: dict[str, Any]) -> dict[s
 
 
 def _widget_values(node: dict[str, Any], info: dict[str, Any]) -> dict[str, Any]:
-    """The node's widget values by input name. A value may be missing when the node's schema has grown since."""
+    """The node's widget values by input name; some are missing if the node's schema has grown since."""
     stored = node.get("widgets_values") or []
     if isinstance(stored, dict):
         return {name: stored[name] for name, _ in _widgets(info) if name in stored}
@@ -177,7 +186,7 @@ def _widgets(info: dict[str, Any]) -> Iterator[tuple[str, list[Any]]]:
 
 
 def _has_control(name: str, config: list[Any]) -> bool:
-    """Whether the frontend puts a "control after generate" widget, with a value of its own, after this one."""
+    """Whether a "control after generate" widget, with a value of its own, follows this one."""
     options = config[1] if len(config) > 1 else {}
     is_seed = config[0] == "INT" and name in ("seed", "noise_seed")
     return bool(options.get("control_after_generate", is_seed))
@@ -216,4 +225,8 @@ def _without_readers_of(plain: Prompt, gone: set[str]) -> Prompt:
 
 
 def _is_api_node(node: Any) -> bool:
-    return isinstance(node, dict) and isinstance(node.get("class_type"), str) and isinstance(node.get("inputs"), dict)
+    return (
+        isinstance(node, dict)
+        and isinstance(node.get("class_type"), str)
+        and isinstance(node.get("inputs"), dict)
+    )
