@@ -1,4 +1,4 @@
-"""ComfyUI's validation and execution errors as sentences: which node and input, what came, what is possible."""
+"""ComfyUI's validation and execution errors as sentences: which node and input, what came, what could."""
 
 from __future__ import annotations
 

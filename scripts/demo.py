@@ -1,6 +1,6 @@
 """`make demo`: render one workflow without and with the pack on a real ComfyUI, and compare the pictures.
 
-Runs inside the environment that scripts/setup_env.py makes. Writes both pictures and the report to demo_output/.
+Runs in the environment that scripts/setup_env.py makes. Writes both pictures and the report to demo_output/.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Write the demo models: real geometry, seeded random weights, safetensors. `python -m scripts.demo_models`.
 
-Every tensor has the dtype that ComfyUI keeps in memory on a CPU (float16 in encoders, float32 elsewhere), so that
-the bytes in the file are the bytes in memory.
+Every tensor has the dtype that ComfyUI keeps in memory on a CPU (float16 in encoders, float32 elsewhere), so
+that the bytes in the file are the bytes in memory.
 """
 
 from __future__ import annotations

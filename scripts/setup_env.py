@@ -105,7 +105,7 @@ def ensure_venv(environment: Path) -> Path:
         return python
     if environment.exists() and not (environment / "pyvenv.cfg").is_file() and any(environment.iterdir()):
         raise Problem(
-            f"{shown(environment)} is no virtual environment; empty it, or set LAYERWISE_VENV to another folder."
+            f"{shown(environment)} is no virtual environment; empty it, or point LAYERWISE_VENV elsewhere."
         )
     if importlib.util.find_spec("ensurepip") is None or importlib.util.find_spec("venv") is None:
         raise Problem(
