@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 endif
 PYTEST := "$(BIN)/python" -m pytest -q
 
-.PHONY: help demo test lint format types imports test-unit test-sim test-comfy test-server twin env env-dev clean distclean
+.PHONY: help demo test lint format types imports test-unit test-sim test-comfy test-server fixtures env env-dev clean distclean
 .NOTPARALLEL:
 
 help: ## this list
@@ -37,15 +37,16 @@ imports: env-dev ## the import contract between the layers
 
 # Each floor is a process of its own: floors that import ComfyUI change the interpreter for good.
 test-unit test-sim test-comfy test-server: test-%: env-dev
-	@if [ -d tests/$* ]; then echo "== tests/$*"; $(PYTEST) tests/$*; else echo "== tests/$*: not there yet"; fi
+	@if [ ! -d tests/$* ]; then echo "== tests/$*: not there yet"; exit 0; fi; echo "== tests/$*"; \
+	COMFYUI_PATH="$$("$(BIN)/python" -m scripts.comfyui_tree)" $(PYTEST) tests/$*
 
 test-unit: ## pure functions
 test-sim: ## the simulated accelerator
 test-comfy: ## ComfyUI in process
 test-server: ## a real ComfyUI server
 
-twin: env-dev ## derive the API twin of the example workflow again
-	@"$(BIN)/python" -m scripts.api_twin
+fixtures: env-dev ## derive the API twin and the schema snapshot again
+	@"$(BIN)/python" -m scripts.refresh_fixtures
 
 env: ## the environment for the demo
 	@$(PYTHON) -m scripts.setup_env

@@ -23,7 +23,8 @@ def refusal_problem(prompt: Prompt, answer: dict[str, Any]) -> Problem:
         if isinstance(error, str):
             error = {"message": error}
         sentences = [_joined(error.get("message", "ComfyUI refused the workflow"), error.get("details", ""))]
-    return Problem(" ".join(sentences))
+    # ComfyUI repeats a node's own message for each of the node's inputs.
+    return Problem(" ".join(dict.fromkeys(sentences)))
 
 
 def execution_problem(prompt: Prompt, data: dict[str, Any]) -> Problem:

