@@ -1,0 +1,1 @@
+"""Explicit, portable placement of model components: policy, engine and ComfyUI adapter."""

@@ -1,0 +1,23 @@
+"""The engine: layers, slots, host tiers and the streamer. Knows torch, not ComfyUI."""
+
+from .ledger import Ledger
+from .mapped import MappedWeights, mapped_weights
+from .pages import can_page_out
+from .stacks import Layer, Stack, parameter_bytes, tensor_bytes
+from .streamer import Streamer
+from .tiers import HostTier, MappedTier, MemoryTier
+
+__all__ = [
+    "HostTier",
+    "Layer",
+    "Ledger",
+    "MappedTier",
+    "MappedWeights",
+    "MemoryTier",
+    "Stack",
+    "Streamer",
+    "can_page_out",
+    "mapped_weights",
+    "parameter_bytes",
+    "tensor_bytes",
+]

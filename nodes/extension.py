@@ -1,0 +1,17 @@
+"""The pack as ComfyUI sees it."""
+
+from __future__ import annotations
+
+from comfy_api.latest import ComfyExtension, io
+
+from .loader import LoaderNode
+from .placement_policy import PlacementPolicyNode
+from .placement_report import PlacementReportNode
+
+
+class LayerwiseOffloadExtension(ComfyExtension):
+    """Registers the nodes."""
+
+    async def get_node_list(self) -> list[type[io.ComfyNode]]:
+        """Return the node classes, in the order in which they are used."""
+        return [PlacementPolicyNode, LoaderNode, PlacementReportNode]

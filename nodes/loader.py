@@ -1,0 +1,99 @@
+"""Layerwise Offload Loader: applies a policy to the components of a workflow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import comfy.utils
+from comfy_api.latest import io
+
+from ..offload_runtime.adapter import SLOTS, Placements, apply_policy, candidate_files
+from ..offload_runtime.errors import AttachError
+from ..offload_runtime.policy import Policy
+from . import sockets
+from .compat import known_options
+
+
+class LoaderNode(io.ComfyNode):
+    """Place the components that are connected, and hand them on in the same order."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        """Every input is optional: connect what is to be placed."""
+        types = {"model": io.Model, "clip": io.Clip, "vae": io.Vae, "clip_vision": io.ClipVision}
+        return known_options(
+            io.Schema,
+            node_id="LayerwiseOffload_Loader",
+            display_name="Layerwise Offload Loader",
+            category=sockets.CATEGORY,
+            description="Applies a placement policy to the models that go through it. Put it right behind the "
+            "loaders, in front of LoRAs. The inputs stay as they are; the outputs are placed copies.",
+            search_aliases=["low vram", "offload", "block swap", "layerwise", "stream", "vram"],
+            inputs=[
+                *(
+                    types[slot].Input(
+                        slot, optional=True, tooltip=f"The {slot.upper()} to place; may stay open."
+                    )
+                    for slot in SLOTS
+                ),
+                sockets.PlacementPolicy.Input(
+                    "policy",
+                    optional=True,
+                    tooltip="Where the components shall live. Without a policy everything is decided automatically.",
+                ),
+                sockets.Placements.Input(
+                    "placements",
+                    optional=True,
+                    tooltip="The placements of another Layerwise Offload Loader: this one's are added, so that one "
+                    "report shows them all, and a second text encoder is called text_encoder_2.",
+                ),
+            ],
+            outputs=[
+                *(
+                    types[slot].Output(display_name=slot.upper(), tooltip=f"The placed {slot.upper()}.")
+                    for slot in SLOTS
+                ),
+                sockets.Placements.Output(
+                    display_name="placements",
+                    tooltip="What was placed, for a Placement Report or another loader.",
+                ),
+            ],
+            hidden=[io.Hidden.unique_id, io.Hidden.dynprompt],
+        )
+
+    @classmethod
+    def execute(
+        cls,
+        model: Any = None,
+        clip: Any = None,
+        vae: Any = None,
+        clip_vision: Any = None,
+        policy: Policy | None = None,
+        placements: Placements | None = None,
+    ) -> io.NodeOutput:
+        """Clone, decide and attach."""
+        given = dict(zip(SLOTS, (model, clip, vae, clip_vision), strict=True))
+        objects = {slot: value for slot, value in given.items() if value is not None}
+        prompt, node_id = cls.hidden.dynprompt, cls.hidden.unique_id
+        graph = {name: prompt.get_node(name) for name in prompt.all_node_ids()}
+        _refuse_empty_outputs(graph, node_id, objects)
+        files = {slot: candidate_files(graph, node_id, slot) for slot in objects}
+        bar = comfy.utils.ProgressBar(len(objects))
+        placed, all_placements = apply_policy(
+            policy or Policy(), objects, files, placements or Placements(), on_step=lambda: bar.update(1)
+        )
+        return io.NodeOutput(*(placed.get(slot) for slot in SLOTS), all_placements)
+
+
+def _refuse_empty_outputs(graph: Mapping[str, Any], node_id: str, objects: Mapping[str, Any]) -> None:
+    for other, node in graph.items():
+        for value in node.get("inputs", {}).values():
+            if not isinstance(value, list) or len(value) != 2 or str(value[0]) != node_id:
+                continue
+            slot = SLOTS[value[1]] if value[1] < len(SLOTS) else None
+            if slot is not None and slot not in objects:
+                raise AttachError(
+                    f"node {other} ({node['class_type']}) uses the {slot.upper()} output of this Layerwise Offload "
+                    f"Loader, but no {slot.upper()} came in; connect its {slot} input to a loader that has one"
+                )

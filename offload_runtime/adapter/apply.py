@@ -1,0 +1,75 @@
+"""Apply a policy to the objects of a workflow: clone, decide, attach."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import comfy.model_management as mm
+
+from ..engine import Ledger, Stack, parameter_bytes
+from ..policy import ComponentFacts, Policy, resolve
+from . import hardware
+from .backends import choose_backend
+from .handles import Handle, open_handle
+from .placed import Placed, Placements
+from .structure import find_stacks
+
+
+def apply_policy(
+    policy: Policy,
+    objects: Mapping[str, Any],
+    files: Mapping[str, list[Path]],
+    earlier: Placements,
+    on_step: Callable[[], None] = lambda: None,
+) -> tuple[dict[str, Any], Placements]:
+    """Place the components of a workflow.
+
+    Args:
+        policy: what was asked for.
+        objects: socket (`model`, `clip`, `vae`, `clip_vision`) → ComfyUI object; never changed.
+        files: socket → safetensors files that its weights may have come from.
+        earlier: what an earlier loader of the chain has placed.
+        on_step: called after each component, for progress.
+
+    Returns:
+        Socket → the object to hand on, and all placements with the new ones added.
+
+    Raises:
+        AttachError: an object holds no model.
+    """
+    names = set(earlier.names)
+    opened = []
+    for slot, value in objects.items():
+        handle = open_handle(slot, value, names)
+        names.add(handle.component)
+        opened.append((handle, find_stacks(handle.patcher.model)))
+    facts = _component_facts(opened, earlier.bytes)
+    decisions = resolve(policy, hardware.machine_facts(), facts)
+    placed = list(earlier.placed)
+    for (handle, stacks), component, decision in zip(opened, facts, decisions, strict=True):
+        ledger = Ledger()
+        backend = choose_backend(decision, handle, stacks, files.get(handle.slot, []), ledger)
+        backend.attach(handle.patcher)
+        placed.append(Placed(component, decision, backend, ledger, handle.patcher.model))
+        on_step()
+    return {handle.slot: handle.value for handle, _ in opened}, Placements(tuple(placed))
+
+
+def _component_facts(
+    opened: list[tuple[Handle, tuple[Stack, ...]]], earlier_bytes: int
+) -> list[ComponentFacts]:
+    sizes = [parameter_bytes(handle.patcher.model) for handle, _ in opened]
+    return [
+        ComponentFacts(
+            name=handle.component,
+            model=type(handle.patcher.model).__name__,
+            bytes=size,
+            layers=sum(len(stack.layers) for stack in stacks),
+            layer_bytes=sum(stack.bytes for stack in stacks),
+            workflow_bytes=earlier_bytes + sum(sizes),
+            on_cpu=mm.is_device_cpu(handle.patcher.load_device),
+        )
+        for (handle, stacks), size in zip(opened, sizes, strict=True)
+    ]

@@ -1,0 +1,61 @@
+"""A text encoder's token embedding table, looked up on the host.
+
+The table is large and only a few rows of it are read. On ComfyUI 0.3.75 the device of its weight even decides
+where the whole encode runs, so a table left on the host would silently move the encode to the CPU. While the
+encoder is loaded, `get_input_embeddings` therefore answers with a stand-in that names the compute device,
+looks the rows up where the table is, and sends them over.
+"""
+
+from __future__ import annotations
+
+import weakref
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class HostEmbedding:
+    """Stands in for an embedding whose table is not on the compute device."""
+
+    def __init__(self, embedding: nn.Embedding, device: torch.device) -> None:
+        self.weight = SimpleNamespace(device=device)
+        self._embedding = embedding
+        self._device = device
+
+    def __call__(self, ids: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        """Look up `ids` (any shape, integer); returns their rows on the compute device."""
+        rows: torch.Tensor = self._embedding(ids.to(self._embedding.weight.device), **kwargs)
+        return rows.to(self._device)
+
+
+class HostEmbeddings:
+    """The stand-ins of one text encoder, installed and removed with its layers."""
+
+    def __init__(self, model: nn.Module, device: torch.device) -> None:
+        self._device = device
+        self._owners = [m for m in model.modules() if callable(getattr(m, "get_input_embeddings", None))]
+
+    def install(self) -> None:
+        """Shadow `get_input_embeddings` of every text model."""
+        for owner in self._owners:
+            owner.__dict__["get_input_embeddings"] = self._stand_in(owner)
+
+    def uninstall(self) -> None:
+        """Give the original method back."""
+        for owner in self._owners:
+            owner.__dict__.pop("get_input_embeddings", None)
+
+    def _stand_in(self, owner: nn.Module) -> Any:
+        original = type(owner).get_input_embeddings  # type: ignore[attr-defined]
+        reference = weakref.ref(owner)
+
+        def get_input_embeddings() -> Any:
+            embedding = original(reference())
+            # A patched table is cast by ComfyUI on the compute device, patches and all: not ours to replace.
+            if embedding.weight.device == self._device or getattr(embedding, "weight_function", None):
+                return embedding
+            return HostEmbedding(embedding, self._device)
+
+        return get_input_embeddings

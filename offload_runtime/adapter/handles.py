@@ -1,0 +1,86 @@
+"""The four ComfyUI objects that carry a component, and how each is cloned and moved to the CPU.
+
+Inputs are never mutated: a handle is made of a clone.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..errors import AttachError
+
+_VAE_NAMES = {1: "audio_vae", 2: "vae", 3: "video_vae"}
+"""Number of latent dimensions → component name."""
+
+SLOTS = ("model", "clip", "vae", "clip_vision")
+"""The sockets of the loader, in order."""
+
+
+@dataclass
+class Handle:
+    """A cloned ComfyUI object and the patcher inside it.
+
+    Attributes:
+        slot: which socket it came in by.
+        component: its component name in this workflow.
+        value: the object to hand on.
+        patcher: its `ModelPatcher`.
+    """
+
+    slot: str
+    component: str
+    value: Any
+    patcher: Any
+
+    def compute_on_cpu(self) -> None:
+        """Make ComfyUI load and run this clone on the CPU."""
+        cpu = torch.device("cpu")
+        self.patcher.load_device = self.patcher.offload_device = cpu
+        if self.slot == "vae":
+            self.value.device = cpu
+        elif self.slot == "clip_vision":
+            self.value.load_device = cpu
+
+
+def open_handle(slot: str, value: Any, taken: Collection[str]) -> Handle:
+    """Clone a MODEL, CLIP, VAE or CLIP_VISION.
+
+    Args:
+        slot: the socket that the value came in by.
+        value: the ComfyUI object.
+        taken: component names that this workflow uses already; the next free one is chosen.
+
+    Raises:
+        AttachError: the object holds no model.
+    """
+    patcher = value if slot == "model" else getattr(value, "patcher", None)
+    if patcher is None or getattr(patcher, "model", None) is None:
+        raise AttachError(
+            f"the {slot} input holds no model ({type(value).__name__}); check the loader in front of it"
+        )
+    if slot in ("model", "clip"):
+        value = value.clone()
+    else:  # neither has a clone(); core copies a VAE the same way (Select VAE Device)
+        value = copy.copy(value)
+        value.patcher = value.patcher.clone()
+    patcher = value if slot == "model" else value.patcher
+    return Handle(slot, _free_name(_base_name(slot, value), taken), value, patcher)
+
+
+def _base_name(slot: str, value: Any) -> str:
+    if slot == "vae":
+        return _VAE_NAMES.get(value.latent_dim, "vae")
+    return {"model": "transformer", "clip": "text_encoder", "clip_vision": "image_encoder"}[slot]
+
+
+def _free_name(base: str, taken: Collection[str]) -> str:
+    name, number = base, 1
+    while name in taken:
+        number += 1
+        name = f"{base}_{number}"
+    return name

@@ -1,0 +1,32 @@
+"""What the engine did: transfers and layer runs, counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Ledger:
+    """Totals of one component since it was attached.
+
+    Attributes:
+        moved: host tier → bytes copied from it into slots.
+        layer_runs: layer calls that ran under the engine.
+        slot_bytes: bytes that the component's slots take now.
+        slot_peak: the most they have taken.
+    """
+
+    moved: Counter[str] = field(default_factory=Counter)
+    layer_runs: int = 0
+    slot_bytes: int = 0
+    slot_peak: int = 0
+
+    def record_move(self, tier: str, count: int) -> None:
+        """Count bytes copied from a host tier into a slot."""
+        self.moved[tier] += count
+
+    def record_slots(self, change: int) -> None:
+        """Count slot memory that was allocated (positive) or given back (negative)."""
+        self.slot_bytes += change
+        self.slot_peak = max(self.slot_peak, self.slot_bytes)

@@ -1,0 +1,58 @@
+"""Layers and stacks: what is moved, and how large it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One element of a stack, the unit of transfer."""
+
+    name: str
+    module: nn.Module
+
+    @property
+    def bytes(self) -> int:
+        """The size of its weights."""
+        return parameter_bytes(self.module)
+
+
+@dataclass(frozen=True)
+class Stack:
+    """One repeated list of layers inside a component."""
+
+    name: str
+    layers: tuple[Layer, ...]
+
+    @property
+    def bytes(self) -> int:
+        """The size of the weights of all its layers."""
+        return sum(layer.bytes for layer in self.layers)
+
+
+def tensor_bytes(tensor: torch.Tensor) -> int:
+    """Return the bytes that a tensor's data takes, inner tensors of a quantised subclass included.
+
+    `numel() * element_size()` of a quantised wrapper counts the dtype that it pretends to have.
+    """
+    flatten = getattr(tensor, "__tensor_flatten__", None)
+    if flatten is None:
+        return tensor.nbytes
+    names, _ = flatten()
+    return sum(tensor_bytes(getattr(tensor, name)) for name in names)
+
+
+def parameter_bytes(module: nn.Module) -> int:
+    """Return the size of a module's parameters, each counted once."""
+    return sum(tensor_bytes(parameter) for parameter in module.parameters())
+
+
+def stack_layers(stacks: Iterable[Stack]) -> Iterator[Layer]:
+    """Yield the layers of several stacks in order."""
+    for stack in stacks:
+        yield from stack.layers

@@ -1,0 +1,62 @@
+"""Byte budgets as people write them: `6GB`, `512 MB`, `50%`, and back."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ..errors import PolicyError
+
+_UNITS = {"B": 1, "KB": 1024, "MB": 1024**2, "GB": 1024**3, "TB": 1024**4}
+_QUANTITY = re.compile(r"^\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>%|[KMGT]?i?B)\s*$", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Device memory that a component may use: an amount, or a share of the card.
+
+    Attributes:
+        bytes: the amount in bytes, or None for a share.
+        percent: the share of total device memory, 0–100, or None for an amount.
+    """
+
+    bytes: int | None = None
+    percent: float | None = None
+
+    def resolve(self, total: int) -> int:
+        """Return the budget in bytes on a device with `total` bytes, never more than the device has."""
+        wanted = self.bytes if self.bytes is not None else int(total * (self.percent or 0.0) / 100)
+        return min(wanted, total)
+
+    def __str__(self) -> str:
+        return format_bytes(self.bytes) if self.bytes is not None else f"{self.percent:g}%"
+
+
+def parse_budget(text: str, where: str) -> Budget:
+    """Read a budget. `1GB` is 1024³ bytes, as ComfyUI and the drivers count.
+
+    Raises:
+        PolicyError: the text is not an amount with a unit, nor a share from 0 to 100 %.
+    """
+    match = _QUANTITY.match(text)
+    if match is None:
+        raise PolicyError(
+            f"{where}: “{text}” is not a budget; write auto, an amount such as 6GB, or a share such as 50%"
+        )
+    number = float(match["number"])
+    if match["unit"] == "%":
+        if number > 100:
+            raise PolicyError(f"{where}: “{text}” is more than the whole card; a share is 0% to 100%")
+        return Budget(percent=number)
+    return Budget(bytes=int(number * _UNITS[match["unit"].upper().replace("I", "")]))
+
+
+def format_bytes(count: int) -> str:
+    """Return a short reading of a byte count in binary units: `1.5 GB`, `246 MB`, `12 KB`."""
+    for unit in ("TB", "GB"):
+        if count >= _UNITS[unit]:
+            return f"{count / _UNITS[unit]:.2f} {unit}"
+    for unit in ("MB", "KB"):
+        if count >= _UNITS[unit]:
+            return f"{count / _UNITS[unit]:.0f} {unit}"
+    return f"{count} B"
