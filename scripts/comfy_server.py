@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import shutil
 import socket
@@ -33,6 +34,11 @@ OPTIONS = (
 )
 
 
+# glibc would keep a freed model's memory for later (1.1 GB in the demo), and a second run's peak would contain
+# the first run's models. Blocks of 1 MiB and more go back to the system at once; other systems ignore this.
+MEMORY_RETURNED = {"MALLOC_MMAP_THRESHOLD_": str(2**20)}
+
+
 class ComfyServer:
     """A ComfyUI server process in its own temporary base directory; use it as a context manager.
 
@@ -60,7 +66,12 @@ class ComfyServer:
             output = self._cleanup.enter_context(self.log.open("wb"))
             # Its own session: Ctrl-C reaches us only, and we stop the server in order.
             self._process = subprocess.Popen(
-                command, cwd=self._tree, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+                command,
+                cwd=self._tree,
+                env={**MEMORY_RETURNED, **os.environ},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
             self._cleanup.callback(self._stop)
             self._wait_until_ready()

@@ -13,49 +13,55 @@ SECONDS_BETWEEN_SAMPLES = 0.02
 
 @dataclass(frozen=True)
 class Peak:
-    """Peaks in bytes.
+    """Peaks in bytes, the highest of samples 20 ms apart.
 
-    `resident` counts every page in memory. `anonymous` leaves out pages of mapped files, which the system may
-    drop at any time; it is the highest of samples 20 ms apart, or None where the system does not tell the two
-    apart. `exact` means that the kernel kept the resident maximum; otherwise that is sampled too.
+    `resident` counts every page in memory. `anonymous` leaves out pages of mapped files, which the system may drop
+    at any time; it is None where the system does not tell the two apart.
     """
 
     resident: int
     anonymous: int | None
-    exact: bool
 
     def __str__(self) -> str:
-        text = f"{_mib(self.resident)} resident"
-        if self.anonymous is not None:
-            text += f", of which {_mib(self.anonymous)} at most not backed by files"
-        return text
+        files = "" if self.anonymous is None else f" ({_mib(self.anonymous)} without file pages)"
+        return f"{_mib(self.resident)}{files}"
 
 
 class PeakMemory:
-    """Context manager: watch a process from enter to exit, then read `peak`."""
+    """Context manager: watch a process from enter to exit, then read `whole` and, after a `mark`, `since_mark`."""
 
     def __init__(self, pid: int) -> None:
         self._process = psutil.Process(pid)
         self._proc = Path("/proc", str(pid))
         self._stop = threading.Event()
-        self._resident = self._anonymous = 0
+        self._lock = threading.Lock()
+        self._samples: list[list[tuple[int, int]]] = [[(0, 0)]]
 
     def __enter__(self) -> PeakMemory:
-        self._exact = self._reset_kernel_peak()
+        self._kernel_knows = self._reset_kernel_peak()
         self._thread = threading.Thread(target=self._sample, name="peak-memory", daemon=True)
         self._thread.start()
         return self
 
+    def mark(self) -> None:
+        """Begin a new stretch; the first mark of several counts."""
+        with self._lock:
+            if len(self._samples) == 1:
+                self._samples.append([(0, 0)])
+
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
-        status = self._status()
-        exact = self._exact and "VmHWM" in status
-        self.peak = Peak(
-            resident=status["VmHWM"] if exact else self._resident,
-            anonymous=self._anonymous or None,
-            exact=exact,
-        )
+        self.since_mark = self._peak(self._samples[-1])
+        whole = self._peak([sample for stretch in self._samples for sample in stretch])
+        # The kernel's own maximum misses nothing between two samples.
+        kernel = self._status().get("VmHWM", 0) if self._kernel_knows else 0
+        self.whole = Peak(max(whole.resident, kernel), whole.anonymous)
+
+    @staticmethod
+    def _peak(samples: list[tuple[int, int]]) -> Peak:
+        resident, anonymous = (max(column) for column in zip(*samples, strict=True))
+        return Peak(resident, anonymous or None)
 
     def _reset_kernel_peak(self) -> bool:
         """Linux: writing 5 to clear_refs sets the recorded peak back to the present value."""
@@ -68,10 +74,12 @@ class PeakMemory:
     def _sample(self) -> None:
         while True:
             try:
-                self._resident = max(self._resident, self._process.memory_info().rss)
+                resident = self._process.memory_info().rss
             except psutil.Error:
                 return  # it ended; what was seen so far stands
-            self._anonymous = max(self._anonymous, self._status().get("RssAnon", 0))
+            sample = (resident, self._status().get("RssAnon", 0))
+            with self._lock:
+                self._samples[-1].append(sample)
             if self._stop.wait(SECONDS_BETWEEN_SAMPLES):
                 return
 

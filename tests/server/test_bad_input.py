@@ -66,9 +66,7 @@ def test_a_vae_in_the_clip_socket_is_refused_with_both_types(
     )
 
 
-def test_a_refused_prompt_leaves_the_queue_empty(
-    client: ComfyClient, changed: Callable[..., Prompt]
-) -> None:
+def test_a_refused_prompt_leaves_the_queue_empty(client: ComfyClient, changed: Callable[..., Prompt]) -> None:
     """ComfyUI would otherwise run the valid half: a report, say, without its picture."""
     refusal(client, changed("Save Image", images=["1", 0]))
     queue = client.get_json("/queue")
