@@ -1,0 +1,27 @@
+"""Fixtures of the simulated floor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from . import Accelerator
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "card(**options): how the `sim` fixture makes its Accelerator")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _few_threads() -> None:
+    torch.set_num_threads(min(2, torch.get_num_threads()))
+
+
+@pytest.fixture
+def sim(request: pytest.FixtureRequest) -> Iterator[Accelerator]:
+    """A simulated card, on for one test; ``@pytest.mark.card(profile="h200", shapes=True)`` configures it."""
+    marker = request.node.get_closest_marker("card")
+    with Accelerator(**(marker.kwargs if marker else {})) as accelerator:
+        yield accelerator
