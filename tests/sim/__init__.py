@@ -1,7 +1,7 @@
 """A simulated accelerator: GPU behaviour as an ordinary unit test. See README.md in this folder.
 
-Importing this changes nothing. Making the first :class:`Accelerator` registers the device type ``sim`` for the rest
-of the process; everything else is patched only while one is switched on.
+Importing this changes nothing. Making the first :class:`Accelerator` registers the device type ``sim`` for
+the rest of the process; everything else is patched only while one is switched on.
 """
 
 from .accelerator import Accelerator, Measurement

@@ -93,7 +93,7 @@ class Accelerator:
         if kind is None:
             self._runtime.raise_pending()
 
-    # Memory ---------------------------------------------------------------------------------------------------
+    # Memory ---------------------------------------------------------------------------------------
 
     @property
     def memory(self) -> DeviceMemory:
@@ -123,7 +123,7 @@ class Accelerator:
     def pin_limit(self, size: int | None) -> None:
         self._runtime.host.pin_limit = size
 
-    # Time -----------------------------------------------------------------------------------------------------
+    # Time -----------------------------------------------------------------------------------------
 
     @property
     def clock(self) -> float:
@@ -137,7 +137,7 @@ class Accelerator:
 
     @contextmanager
     def measure(self) -> Iterator[Measurement]:
-        """Time a block: until the host and the current stream are done, in milliseconds, and what it moved."""
+        """Time a block, in milliseconds until the host and the current stream are done."""
         measurement = Measurement(self._runtime)
         yield measurement
         measurement.close()
@@ -146,7 +146,7 @@ class Accelerator:
         """Wait for everything on the device."""
         self._runtime.machine.wait_for_all()
 
-    # Threads --------------------------------------------------------------------------------------------------
+    # Threads --------------------------------------------------------------------------------------
 
     def hand_off(self) -> HandOff:
         """Mark the present of this thread, for :meth:`take_over` in another.

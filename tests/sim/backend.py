@@ -183,7 +183,8 @@ def register() -> None:
     fallback = torch.library.Library("_", "IMPL")
     fallback.fallback(lambda func, *args, **kwargs: dispatch(func, args, kwargs), "PrivateUse1")
     kernels = torch.library.Library("aten", "IMPL")
-    # torch.tensor(..., device="sim") and list indices get here with Python dispatch off, where a fallback fails.
+    # torch.tensor(..., device="sim") and list indices get here with Python dispatch off, where a fallback
+    # fails.
     kernels.impl("copy_", _copy_, "PrivateUse1")
     # Outside inference mode autograd would take attention apart, which a card's fused kernel does not.
     kernels.impl("scaled_dot_product_attention", _attention, "AutogradPrivateUse1")

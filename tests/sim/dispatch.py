@@ -1,7 +1,7 @@
 """How one operator runs on the simulated device.
 
-The carried tensors compute; around that this checks devices, tracks who uses which bytes, counts memory and advances
-the clocks.
+The carried tensors compute; around that this checks devices, tracks who uses which bytes, counts memory and
+advances the clocks.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Call:
             refresh(self.runtime, tensor)
         return wrapped
 
-    # Operands -------------------------------------------------------------------------------------------------
+    # Operands -------------------------------------------------------------------------------------
 
     def _inner(self, value: Any, written: bool) -> Any:
         """The operand the carried computation gets for ``value``."""
@@ -96,7 +96,7 @@ class Call:
                 f"{tensor.device}! (in {self.facts.name}, a tensor of shape {tuple(tensor.shape)})"
             )
 
-    # Computation ----------------------------------------------------------------------------------------------
+    # Computation ----------------------------------------------------------------------------------
 
     def _compute(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.runtime.shapes_only and self.facts.synchronises:
@@ -138,7 +138,7 @@ class Call:
         fresh.append(tensor)
         return tensor
 
-    # Accounting -----------------------------------------------------------------------------------------------
+    # Accounting -----------------------------------------------------------------------------------
 
     def _account(
         self, fresh: list[SimTensor], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
@@ -180,7 +180,7 @@ def note_use(tensor: SimTensor, writes: bool, access: Any, clock: Any) -> None:
     """Check and record one use of the bytes behind a tensor."""
     record = tensor._block.record
     low, high = span(tensor._inner)
-    check_and_note(record.history, low, min(high, record.history.size), writes, access, clock, str(record))
+    check_and_note(record.history, low, min(high, record.history.size), writes, access, clock, record)
 
 
 def refresh(runtime: Runtime, tensor: SimTensor) -> None:

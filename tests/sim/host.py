@@ -1,8 +1,8 @@
 """Host memory as the card sees it: what is pinned, and who still reads or writes it.
 
-Pinned memory is an ordinary CPU tensor whose storage carries a :class:`PinnedRange`; memory that was registered in
-place (``cudaHostRegister``) is known by address. Only pinned memory has a history: copies from pageable memory end
-before the host goes on, so they cannot race with the thread that made them.
+Pinned memory is an ordinary CPU tensor whose storage carries a :class:`PinnedRange`; memory that was
+registered in place (``cudaHostRegister``) is known by address. Only pinned memory has a history: copies
+from pageable memory end before the host goes on, so they cannot race with the thread that made them.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class HostMemory:
         if (found := self.find(tensor)) is None:
             return
         region, low, high = found
-        check_and_note(region.history, low, high, writes, access, clock, str(region))
+        check_and_note(region.history, low, high, writes, access, clock, region)
 
     def copied(self, target: torch.Tensor, source: torch.Tensor | None, name: str) -> None:
         """The calling thread writes ``target`` (from ``source``): charge its time and check both."""
@@ -155,7 +155,7 @@ _PROBLEMS = {
 
 
 def check_and_note(
-    history: RangeHistory, low: int, high: int, writes: bool, access: Access, clock: Clock, memory: str
+    history: RangeHistory, low: int, high: int, writes: bool, access: Access, clock: Clock, memory: object
 ) -> None:
     """Raise the fault an earlier use reveals, else record this use."""
     if high <= low:

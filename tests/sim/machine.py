@@ -82,7 +82,7 @@ class Machine:
         self._local = threading.local()
         self._lanes = {COMPUTE: Lane(), TO_DEVICE: Lane(), TO_HOST: Lane()}
 
-    # Host threads ---------------------------------------------------------------------------------------------
+    # Host threads ---------------------------------------------------------------------------------
 
     @property
     def host(self) -> HostState:
@@ -120,7 +120,7 @@ class Machine:
         host.time = max(host.time, token.time)
         join(host.clock, token.clock)
 
-    # Streams --------------------------------------------------------------------------------------------------
+    # Streams --------------------------------------------------------------------------------------
 
     @property
     def stream(self) -> StreamState:
@@ -143,14 +143,14 @@ class Machine:
     def run(
         self, stream: StreamState, kind: str, name: str, duration: float, moved: int, pinned: bool = True
     ) -> None:
-        """Queue work on ``stream``: not before it is launched, nor before the stream and the engine are free."""
+        """Queue work on ``stream``: once it is launched, and the stream and the engine are free."""
         self.spend(self.profile.launch_us)
         start = self._lanes[kind].reserve(max(self.host.time, stream.ready), duration)
         stream.ready = start + duration
         row = f"stream {stream.index} {kind}"
         self.timeline.add(Interval(kind, name, row, start, stream.ready, moved, pinned))
 
-    # Waits ----------------------------------------------------------------------------------------------------
+    # Waits ----------------------------------------------------------------------------------------
 
     def wait_until(self, time: float, clock: Clock, name: str) -> None:
         """Block the calling thread until ``time``; afterwards it knows ``clock``."""

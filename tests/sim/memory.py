@@ -1,8 +1,8 @@
 """Device memory: live, peak and reserved bytes, the cap, reuse hazards, and who still holds what.
 
 Bytes are counted per allocation (a storage), rounded as CUDA's caching allocator rounds. Freed memory stays
-reserved in the pool of the stream it was allocated on. Fragmentation is not modelled: a pool is a heap of runs that
-can be split and joined at will.
+reserved in the pool of the stream it was allocated on. Fragmentation is not modelled: a pool is a heap of
+runs that can be split and joined at will.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class DeviceMemory:
         self._deferred: list[tuple[float, Record]] = []
         self._next_address = _BASE_ADDRESS
 
-    # Figures --------------------------------------------------------------------------------------------------
+    # Figures --------------------------------------------------------------------------------------
 
     @property
     def reserved(self) -> int:
@@ -110,7 +110,7 @@ class DeviceMemory:
             f"{sum(sizes)} bytes in {len(sizes)} allocations at {site}" for site, sizes in ranked
         )
 
-    # Allocation -----------------------------------------------------------------------------------------------
+    # Allocation -----------------------------------------------------------------------------------
 
     def allocate(self, wanted: int) -> Block:
         """Take ``wanted`` bytes on the current stream.
@@ -168,7 +168,7 @@ class DeviceMemory:
             )
 
     def _take_from_pool(self, stream: StreamState, size: int, site: Site) -> None:
-        """Reuse pooled bytes: an equal run, else the smallest that is big enough, else several, biggest first."""
+        """Reuse pooled bytes: the smallest run that is big enough, else several, biggest first."""
         pool = self._pools[stream.index]
         clock: Clock = dict(stream.clock)
         join(clock, self._machine.host.clock)
@@ -186,7 +186,7 @@ class DeviceMemory:
             if not run.size:
                 pool.remove(run)
 
-    # Release --------------------------------------------------------------------------------------------------
+    # Release --------------------------------------------------------------------------------------
 
     def release(self, record: Record) -> None:
         """Called when the last tensor on an allocation dies, on whatever thread that happens."""

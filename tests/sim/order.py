@@ -1,8 +1,8 @@
 """What is ordered before what: vector clocks over streams and host threads, and the faults they reveal.
 
-An *actor* is a stream or a host thread. Each piece of work an actor does gets the next number of that actor; a
-clock says, per actor, up to which number everything is known to have finished first. Work launched on a stream
-starts from the stream's own clock joined with what the launching thread knows.
+An *actor* is a stream or a host thread. Each piece of work an actor does gets the next number of that
+actor; a clock says, per actor, up to which number everything is known to have finished first. Work launched
+on a stream starts from the stream's own clock joined with what the launching thread knows.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Access:
 
 
 class SimulationFault(RuntimeError):
-    """The code under test would be wrong on a real card, although it may have computed the right numbers here."""
+    """The code under test would be wrong on a real card, whatever it computed here."""
 
 
 class RaceFault(SimulationFault):

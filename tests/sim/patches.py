@@ -1,7 +1,7 @@
 """What stock PyTorch cannot be taught by registration, patched while an accelerator is on and put back after.
 
-Moving parameters in place, pinned memory without CUDA, host copies that must show on the clock, and the stream face of
-``torch.accelerator``.
+Moving parameters in place, pinned memory without CUDA, host copies that must show on the clock, and the
+stream face of ``torch.accelerator``.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from .runtime import active
 from .tensor import SimTensor, combined_class
 
 _FACTORIES = (
-    "empty", "empty_like", "empty_strided", "full", "full_like", "ones", "ones_like", "rand", "randint", "randn",
-    "tensor", "zeros", "zeros_like",
+    "empty", "empty_like", "empty_strided", "full", "full_like", "ones", "ones_like", "rand", "randint",
+    "randn", "tensor", "zeros", "zeros_like",
 )  # fmt: skip
 
 #: In shape-only mode a host copy of at least this size is charged but not made.
@@ -57,7 +57,7 @@ def install(patches: Patches) -> None:
 
 
 def _parameters(patches: Patches) -> None:
-    """``p.data = q`` and ``Module.to`` keep the identity of a parameter across devices, as between CPU and CUDA."""
+    """``p.data = q`` and ``Module.to`` keep a parameter the same object, as between CPU and CUDA."""
     original = torch._C.TensorBase.data
     compatible = torch._has_compatible_shallow_copy_type
 

@@ -1,7 +1,7 @@
 """Who last wrote and who has read each byte range of one piece of memory.
 
-A slot buffer is one storage that many views share, and two streams may rightly work on different parts of it, so
-uses are kept per range. A view with gaps counts as the whole span from its first to its last byte.
+A slot buffer is one storage that many views share, and two streams may rightly work on different parts of
+it, so uses are kept per range. A view with gaps counts as the whole span from its first to its last byte.
 """
 
 from __future__ import annotations
@@ -33,13 +33,12 @@ class RangeHistory:
     def check(self, low: int, high: int, writes: bool, clock: Clock) -> tuple[type[RaceFault], Access] | None:
         """The first earlier use of these bytes that ``clock`` does not know to be over, if any."""
         for segment in self._covering(low, high):
+            for read in segment.reads.values() if writes else ():
+                if not read.known_to(clock):
+                    return WriteWhileRead, read
             last = segment.write
             if last is not None and not last.known_to(clock):
                 return (WriteWhileWritten if writes else ReadBeforeArrival), last
-            if writes:
-                for read in segment.reads.values():
-                    if not read.known_to(clock):
-                        return WriteWhileRead, read
         return None
 
     def note(self, low: int, high: int, writes: bool, access: Access) -> None:

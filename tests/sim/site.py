@@ -17,14 +17,15 @@ _hidden: dict[str, bool] = {}
 
 
 def _is_hidden(filename: str) -> bool:
-    """Frames of torch, of the interpreter and of the simulator itself explain nothing to the reader."""
+    """Frames of torch, the interpreter, the test runner and the simulator itself explain nothing to the reader."""
     verdict = _hidden.get(filename)
     if verdict is None:
         name = os.path.basename(filename)
         ours = filename.startswith(_HERE) and not name.startswith(("test_", "conftest"))
         installed = f"{os.sep}site-packages{os.sep}" in filename
         stdlib = filename.startswith(_STDLIB) and not installed
-        verdict = ours or stdlib or filename.startswith((_TORCH, "<"))
+        runner = f"{os.sep}_pytest{os.sep}" in filename or f"{os.sep}pluggy{os.sep}" in filename
+        verdict = ours or stdlib or runner or filename.startswith((_TORCH, "<"))
         _hidden[filename] = verdict
     return verdict
 

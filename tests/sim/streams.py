@@ -15,7 +15,7 @@ _TYPE_NUMBER = int(torch._C._autograd.DeviceType.PrivateUse1)
 
 
 def is_sim(device: Any) -> bool:
-    """Whether something that names a device (a device, a string, an index, None for the current one) is ours."""
+    """Whether a device, a name, an index or None (the current one) means the simulated device."""
     if device is None or isinstance(device, int):
         return True
     return torch.device(device).type == DEVICE_TYPE

@@ -40,8 +40,8 @@ class SimStorage:
 class SimTensor(torch.Tensor):
     """A tensor on the simulated device.
 
-    ``_inner`` is the tensor that holds the numbers (or, in shape-only mode, the shape); ``_block`` is the device
-    memory, shared with all views.
+    ``_inner`` is the tensor that holds the numbers (or, in shape-only mode, the shape); ``_block`` is the
+    device memory, shared with all views.
     """
 
     _inner: torch.Tensor

@@ -1,10 +1,11 @@
 """Order between host threads, taken from the standard hand-offs while an accelerator is on.
 
-Each thread has its own virtual clock. When one hands something to another, the receiver cannot go on before the
-sender's moment, and what the sender did is ordered before what the receiver does. Watched: ``Thread.start`` and
-``join``, ``queue.Queue`` (and its Lifo and Priority kin, conservatively), ``threading.Event``, ``Condition`` and
-``Semaphore`` wake-ups, and ``concurrent.futures`` (submit, result). Bare locks and ``queue.SimpleQueue`` are not: a
-lock says nothing about who comes first. Use ``hand_off``/``take_over`` for those.
+Each thread has its own virtual clock. When one hands something to another, the receiver cannot go on before
+the sender's moment, and what the sender did is ordered before what the receiver does. Watched:
+``Thread.start`` and ``join``, ``queue.Queue`` (and its Lifo and Priority kin, conservatively),
+``threading.Event``, ``Condition`` and ``Semaphore`` wake-ups, and ``concurrent.futures`` (submit, result).
+Bare locks and ``queue.SimpleQueue`` are not: a lock says nothing about who comes first. Use
+``hand_off``/``take_over`` for those.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class Timeline:
         return total
 
     def write_chrome_trace(self, path: str | Path) -> Path:
-        """Write a file that chrome://tracing and Perfetto open: one row per stream and lane, and per thread."""
+        """Write a file for chrome://tracing or Perfetto: one row per stream and lane, and per thread."""
         rows = {name: number for number, name in enumerate(sorted({i.row for i in self.intervals}))}
         events: list[dict[str, object]] = [
             {"ph": "M", "name": "thread_name", "pid": 0, "tid": number, "args": {"name": name}}
