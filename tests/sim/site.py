@@ -17,7 +17,7 @@ _hidden: dict[str, bool] = {}
 
 
 def _is_hidden(filename: str) -> bool:
-    """Frames of torch, the interpreter, the test runner and the simulator itself explain nothing to the reader."""
+    """Frames of torch, Python, the test runner and the simulator explain nothing to the reader."""
     verdict = _hidden.get(filename)
     if verdict is None:
         name = os.path.basename(filename)

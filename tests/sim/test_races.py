@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -22,8 +20,8 @@ def side(sim: Accelerator) -> torch.Stream:
 
 
 @pytest.fixture
-def weight() -> Iterator[torch.Tensor]:
-    yield torch.arange(4096.0)
+def weight() -> torch.Tensor:
+    return torch.arange(4096.0)
 
 
 def main() -> torch.Stream:

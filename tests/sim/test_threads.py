@@ -134,7 +134,7 @@ def test_an_explicit_hand_off_orders_what_is_not_watched(sim: Accelerator) -> No
 
 
 def test_a_staging_worker_overlaps_the_device(sim: Accelerator) -> None:
-    """The staged tier in small: two pinned buffers, a worker that fills them, copies that the device hides."""
+    """The staged tier in small: a worker fills two pinned buffers while the device computes."""
     weights = [torch.full((MB,), float(i)) for i in range(6)]
     staging = [torch.empty(MB, pin_memory=True) for _ in range(2)]
     slots = [torch.empty(MB, device=sim.device) for _ in range(2)]
