@@ -8,10 +8,12 @@ import pytest
 import torch
 
 from . import Accelerator
+from .comfyui import ComfyUI
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "card(**options): how the `sim` fixture makes its Accelerator")
+    config.addinivalue_line("markers", "comfyui(**options): how the `comfy` fixture opens its ComfyUI")
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -25,3 +27,12 @@ def sim(request: pytest.FixtureRequest) -> Iterator[Accelerator]:
     marker = request.node.get_closest_marker("card")
     with Accelerator(**(marker.kwargs if marker else {})) as accelerator:
         yield accelerator
+
+
+@pytest.fixture
+def comfy(sim: Accelerator, request: pytest.FixtureRequest) -> Iterator[ComfyUI]:
+    """Real ComfyUI on the simulated card; ``@pytest.mark.comfyui(vram="novram")`` configures it."""
+    marker = request.node.get_closest_marker("comfyui")
+    opened = ComfyUI(sim, **(marker.kwargs if marker else {}))
+    yield opened
+    opened.close()

@@ -104,6 +104,11 @@ class HostMemory:
         self._addresses.remove(address)
         return True
 
+    def unregister_within(self, low: int, high: int) -> None:
+        """Undo every registration that starts in a range of addresses."""
+        for address in [a for a in self._addresses if low <= a < high]:
+            self.unregister(address)
+
     def find(self, tensor: torch.Tensor) -> tuple[PinnedRange, int, int] | None:
         """The pinned memory a CPU tensor lies in, with its byte range there; None for pageable memory."""
         storage = tensor.untyped_storage()

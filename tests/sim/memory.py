@@ -8,6 +8,7 @@ runs that can be split and joined at will.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -79,6 +80,8 @@ class DeviceMemory:
         self._pooled = 0
         self._deferred: list[tuple[float, Record]] = []
         self._next_address = _BASE_ADDRESS
+        #: Asked for bytes before an allocation fails; each says whether it freed any.
+        self.pressure: list[Callable[[int], bool]] = []
 
     # Figures --------------------------------------------------------------------------------------
 
@@ -127,29 +130,56 @@ class DeviceMemory:
             self._make_room(wanted, size)
         site = Site.here()
         self._take_from_pool(stream, size, site)
-        self.allocations += 1
-        record = Record(
-            self.allocations,
-            self._next_address,
-            wanted,
-            size,
-            stream.index,
-            site,
-            RangeHistory(max(wanted, 1)),
-        )
-        self._next_address += size + _GRAIN
-        self._records[record.serial] = record
-        self.live += size
-        self.peak = max(self.peak, self.live)
-        self.reserved_peak = max(self.reserved_peak, self.reserved)
-        return Block(self, record)
+        self._grow(size)
+        return self._register(wanted, size, site)
 
     def note_weight(self, record: Record, moved: int) -> None:
         """Count an allocation as holding weights once a page or more was copied into it from the host."""
         if moved >= _WEIGHT_THRESHOLD and not record.weight:
             record.weight = True
-            self.weights += record.size
-            self.weights_peak = max(self.weights_peak, self.weights)
+            self.count_weights(record.size)
+
+    def count_weights(self, change: int) -> None:
+        """Weight bytes came or went."""
+        self.weights += change
+        self.weights_peak = max(self.weights_peak, self.weights)
+
+    # Addresses apart from memory --------------------------------------------------------------------
+
+    def reserve_addresses(self, size: int) -> Block:
+        """A range of addresses without memory behind it; :meth:`commit` counts what is put there."""
+        return self._register(size, 0, Site.here())
+
+    def commit(self, size: int) -> bool:
+        """Count ``size`` bytes as in use, unless the cap forbids it."""
+        if self.reserved + size > self.cap:
+            return False
+        self._grow(size)
+        return True
+
+    def commit_under_pressure(self, size: int) -> bool:
+        """The same, after asking whoever can give bytes back."""
+        while not self.commit(size):
+            if not any(relieve(self.reserved + size - self.cap) for relieve in self.pressure):
+                return False
+        return True
+
+    def decommit(self, size: int) -> None:
+        self.live -= size
+
+    def _grow(self, size: int) -> None:
+        self.live += size
+        self.peak = max(self.peak, self.live)
+        self.reserved_peak = max(self.reserved_peak, self.reserved)
+
+    def _register(self, wanted: int, size: int, site: Site) -> Block:
+        self.allocations += 1
+        stream = self._machine.stream.index
+        history = RangeHistory(max(wanted, 1))
+        record = Record(self.allocations, self._next_address, wanted, size, stream, site, history)
+        self._next_address += -(-wanted // _GRAIN) * _GRAIN + _GRAIN
+        self._records[record.serial] = record
+        return Block(self, record)
 
     def empty_cache(self) -> None:
         """Give every pool back to the driver. Like ``cudaFree`` it waits for the device."""
@@ -161,6 +191,10 @@ class DeviceMemory:
     def _make_room(self, wanted: int, size: int) -> None:
         if self._pooled or self._deferred:
             self.empty_cache()
+        while self.live + size > self.cap and any(
+            relieve(self.live + size - self.cap) for relieve in self.pressure
+        ):
+            pass
         if self.live + size > self.cap:
             raise torch.OutOfMemoryError(
                 f"SIM out of memory. Tried to allocate {wanted / _MIB:.2f} MiB. The simulated card has "
@@ -201,7 +235,7 @@ class DeviceMemory:
         del self._records[record.serial]
         self.live -= record.size
         if record.weight:
-            self.weights -= record.size
+            self.count_weights(-record.size)
         clock = dict(self._machine.streams[record.stream].clock)
         join(clock, self._machine.host.clock)
         pending = [

@@ -41,6 +41,10 @@ class Patches:
             self._undo.append(lambda: delattr(owner, name))
         setattr(owner, name, value)
 
+    def callback(self, undo: Callable[[], None]) -> None:
+        """Run ``undo`` in its turn."""
+        self._undo.append(undo)
+
     def undo(self) -> None:
         while self._undo:
             self._undo.pop()()
@@ -73,10 +77,13 @@ def _parameters(patches: Patches) -> None:
         else:
             original.__set__(self, value)
 
-    def has_compatible(source: torch.Tensor, target: torch.Tensor) -> bool:
-        if isinstance(source, SimTensor) or isinstance(target, SimTensor):
-            return _plain(source) and _plain(target)
-        return compatible(source, target)
+    def has_compatible(input, from_):  # type: ignore[no-untyped-def]
+        if isinstance(input, SimTensor) or isinstance(from_, SimTensor):
+            return _plain(input) and _plain(from_)
+        return compatible(input, from_)
+
+    # Dynamo, if it is imported now, compares the annotated signature with its own: no strings.
+    has_compatible.__annotations__ = {"input": torch.Tensor, "from_": torch.Tensor, "return": bool}
 
     patches.set(torch.Tensor, "data", property(read, write))
     patches.set(torch, "_has_compatible_shallow_copy_type", has_compatible)
