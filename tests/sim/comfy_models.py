@@ -36,22 +36,26 @@ def _placed(device: torch.device | None) -> dict[str, Any]:
     return {"load_device": device, "offload_device": device, "initial_device": device}
 
 
-def clip_l(comfy: ComfyUI, device: torch.device | None = None, layers: int = 12, **options: Any) -> Any:
-    """The text encoder of Stable Diffusion 1, in its real geometry unless ``layers`` says less."""
+#: A narrow model with wide feed-forwards: small enough for a CPU, and still several times its token table, which
+#: ComfyUI loads first or not at all.
+NARROW_CLIP = {"hidden_size": 128, "num_attention_heads": 4, "intermediate_size": 16384, "num_hidden_layers": 8}
+NARROW_T5 = {"d_model": 128, "d_kv": 32, "num_heads": 4, "d_ff": 16384, "num_layers": 8}
+
+
+def clip_l(comfy: ComfyUI, device: torch.device | None = None, config: Any = NARROW_CLIP, **options: Any) -> Any:
+    """The text encoder of Stable Diffusion 1: narrow, or in its real geometry with ``config={}``."""
     from comfy import sd1_clip
 
     return _text_encoder(
-        comfy, sd1_clip.SD1ClipModel, sd1_clip.SD1Tokenizer, device, "clip_l", {"num_hidden_layers": layers}, options
+        comfy, sd1_clip.SD1ClipModel, sd1_clip.SD1Tokenizer, device, "clip_l", config, options
     )
 
 
-def t5_base(comfy: ComfyUI, device: torch.device | None = None, layers: int = 12, **options: Any) -> Any:
-    """T5-base, as Stable Audio uses it."""
+def t5_base(comfy: ComfyUI, device: torch.device | None = None, config: Any = NARROW_T5, **options: Any) -> Any:
+    """T5-base, as Stable Audio uses it: narrow, or in its real geometry with ``config={}``."""
     from comfy.text_encoders import sa_t5
 
-    return _text_encoder(
-        comfy, sa_t5.SAT5Model, sa_t5.SAT5Tokenizer, device, "t5base", {"num_layers": layers}, options
-    )
+    return _text_encoder(comfy, sa_t5.SAT5Model, sa_t5.SAT5Tokenizer, device, "t5base", config, options)
 
 
 def _text_encoder(

@@ -57,6 +57,8 @@ class Call:
             inner_kwargs["pin_memory"] = False
         self._refuse_strangers()
         result = self._compute(inner_args, inner_kwargs)
+        if (device := kwargs.get("device")) is not None and device.type != "sim":
+            return result  # made after a simulated tensor, elsewhere: empty_like(ours, device="cpu")
         fresh: list[SimTensor] = []
         wrapped = self._wrap(result, fresh)
         self._account(fresh, inner_args, inner_kwargs, result)
@@ -132,7 +134,7 @@ class Call:
             if operand._inner is result:
                 return operand
             if operand._inner.untyped_storage()._cdata == storage:
-                return SimTensor(result, operand._block)
+                return SimTensor.view_of(operand, result)
         block = self.runtime.memory.allocate(result.untyped_storage().nbytes())
         tensor = SimTensor(result, block)
         fresh.append(tensor)

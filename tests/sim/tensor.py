@@ -56,6 +56,14 @@ class SimTensor(torch.Tensor):
         tensor._block = block
         return tensor
 
+    @classmethod
+    def view_of(cls, base: SimTensor, inner: torch.Tensor) -> SimTensor:
+        """A tensor on the memory of ``base``: an inference tensor exactly if ``base`` is one, as in torch."""
+        if base.is_inference() == torch.is_inference_mode_enabled():
+            return SimTensor(inner, base._block)
+        with torch.inference_mode(base.is_inference()):
+            return SimTensor(inner, base._block)
+
     # The results of `.cpu()` and friends are plain tensors: nothing may be wrapped again on the way out.
     __torch_function__ = torch._C._disabled_torch_function_impl
 

@@ -124,6 +124,14 @@ def test_dtypes_survive_the_trip(sim: Accelerator, dtype: torch.dtype) -> None:
     assert torch.equal(back.view(torch.uint8), host.view(torch.uint8))
 
 
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_tensors_made_after_ours_go_where_they_are_told(sim: Accelerator, device: str) -> None:
+    ours = torch.ones(3, device=sim.device)
+    for made in (torch.empty_like(ours, device=device), ours.new_zeros(3, device=device)):
+        assert type(made) is torch.Tensor
+        assert made.device.type == device
+
+
 def test_views_share_memory_and_in_place_writes_show(sim: Accelerator) -> None:
     base = torch.zeros(4, 6, device=sim.device)
     live = sim.memory.live
@@ -135,6 +143,18 @@ def test_views_share_memory_and_in_place_writes_show(sim: Accelerator) -> None:
     assert base[1].data_ptr() - base.data_ptr() == 24
     assert base.is_contiguous()
     assert not view.is_contiguous()
+
+
+@pytest.mark.parametrize(("made_inside", "viewed_inside"), [(False, True), (True, False)])
+def test_views_are_inference_tensors_when_their_base_is(
+    sim: Accelerator, made_inside: bool, viewed_inside: bool
+) -> None:
+    with torch.inference_mode(made_inside):
+        base = torch.ones(4, device=sim.device)
+    with torch.inference_mode(viewed_inside):
+        view = base[1:3].view(2, 1)
+        assert view.is_inference() == base.is_inference() == made_inside
+        assert (view + 1).is_inference() == viewed_inside
 
 
 def test_restriding_in_place_is_followed(sim: Accelerator) -> None:
