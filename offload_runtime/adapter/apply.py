@@ -53,7 +53,7 @@ def apply_policy(
     for (handle, stacks), component, decision in zip(opened, facts, decisions, strict=True):
         ledger = Ledger()
         backend = choose_backend(decision, handle, stacks, files.get(handle.slot, []), ledger)
-        backend.attach(handle.patcher)
+        backend.attach(handle.patcher, stacks)
         placed.append(Placed(component, decision, backend, ledger, handle.patcher.model))
         on_step()
     return {handle.slot: handle.value for handle, _ in opened}, Placements(tuple(placed))

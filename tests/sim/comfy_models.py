@@ -12,7 +12,9 @@ from .comfyui import ComfyUI
 CPU = torch.device("cpu")
 
 
-def seeded(named: Iterable[tuple[str, torch.Tensor]], dtype: torch.dtype | None = None) -> dict[str, torch.Tensor]:
+def seeded(
+    named: Iterable[tuple[str, torch.Tensor]], dtype: torch.dtype | None = None
+) -> dict[str, torch.Tensor]:
     """Small random values of the given shapes; scales of norms near one, so that deep models stay finite."""
     generator = torch.Generator().manual_seed(20)
     state = {}
@@ -38,11 +40,18 @@ def _placed(device: torch.device | None) -> dict[str, Any]:
 
 #: A narrow model with wide feed-forwards: small enough for a CPU, and still several times its token table, which
 #: ComfyUI loads first or not at all.
-NARROW_CLIP = {"hidden_size": 128, "num_attention_heads": 4, "intermediate_size": 16384, "num_hidden_layers": 8}
+NARROW_CLIP = {
+    "hidden_size": 128,
+    "num_attention_heads": 4,
+    "intermediate_size": 16384,
+    "num_hidden_layers": 8,
+}
 NARROW_T5 = {"d_model": 128, "d_kv": 32, "num_heads": 4, "d_ff": 16384, "num_layers": 8}
 
 
-def clip_l(comfy: ComfyUI, device: torch.device | None = None, config: Any = NARROW_CLIP, **options: Any) -> Any:
+def clip_l(
+    comfy: ComfyUI, device: torch.device | None = None, config: Any = NARROW_CLIP, **options: Any
+) -> Any:
     """The text encoder of Stable Diffusion 1: narrow, or in its real geometry with ``config={}``."""
     from comfy import sd1_clip
 
@@ -51,7 +60,9 @@ def clip_l(comfy: ComfyUI, device: torch.device | None = None, config: Any = NAR
     )
 
 
-def t5_base(comfy: ComfyUI, device: torch.device | None = None, config: Any = NARROW_T5, **options: Any) -> Any:
+def t5_base(
+    comfy: ComfyUI, device: torch.device | None = None, config: Any = NARROW_T5, **options: Any
+) -> Any:
     """T5-base, as Stable Audio uses it: narrow, or in its real geometry with ``config={}``."""
     from comfy.text_encoders import sa_t5
 
@@ -175,14 +186,29 @@ def sample(comfy: ComfyUI, model: Any, steps: int = 2) -> torch.Tensor:
     """A latent sampled by Euler steps with guidance."""
     generator = torch.Generator().manual_seed(5)
     conditions = [
-        [[torch.randn(1, 8, 4096, generator=generator), {"pooled_output": torch.randn(1, 64, generator=generator)}]]
+        [
+            [
+                torch.randn(1, 8, 4096, generator=generator),
+                {"pooled_output": torch.randn(1, 64, generator=generator)},
+            ]
+        ]
         for _ in range(2)
     ]
     latent = torch.zeros(1, 16, 8, 8)
     noise = torch.randn(latent.shape, generator=generator)
     with torch.inference_mode():
         return comfy.sample.sample(
-            model, noise, steps, 4.0, "euler", "simple", conditions[0], conditions[1], latent, disable_pbar=True, seed=1
+            model,
+            noise,
+            steps,
+            4.0,
+            "euler",
+            "simple",
+            conditions[0],
+            conditions[1],
+            latent,
+            disable_pbar=True,
+            seed=1,
         )
 
 

@@ -73,7 +73,13 @@ class ComfyUI:
     """
 
     def __init__(
-        self, sim: Accelerator, *, vram: str = "normal", dynamic: bool = False, streams: int = 2, pinned: bool = True
+        self,
+        sim: Accelerator,
+        *,
+        vram: str = "normal",
+        dynamic: bool = False,
+        streams: int = 2,
+        pinned: bool = True,
     ) -> None:
         self.sim = sim
         self.path = tree()
@@ -128,7 +134,9 @@ class ComfyUI:
         with warnings.catch_warnings():
             # Other people's code, imported once: its deprecations are not ours to fix.
             warnings.simplefilter("ignore")
-            modules = {name: self._module(f"comfy.{name}") for name in ("sd", "sample", "clip_vision", "utils")}
+            modules = {
+                name: self._module(f"comfy.{name}") for name in ("sd", "sample", "clip_vision", "utils")
+            }
             modules |= {name: self._module(f"comfy.{name}") for name in ("model_patcher", "ops", "cli_args")}
         self.sd, self.sample, self.clip_vision = modules["sd"], modules["sample"], modules["clip_vision"]
         self.model_patcher, self.ops, self.utils = modules["model_patcher"], modules["ops"], modules["utils"]
@@ -137,7 +145,9 @@ class ComfyUI:
         self.memory_management = sys.modules.get("comfy.memory_management", SimpleNamespace())
         loaded = Path(self.mm.__file__).parents[1]
         if loaded.resolve() != self.path.resolve():
-            raise RuntimeError(f"ComfyUI was imported from {loaded}, not from {ENVIRONMENT}: one tree per process.")
+            raise RuntimeError(
+                f"ComfyUI was imported from {loaded}, not from {ENVIRONMENT}: one tree per process."
+            )
 
     @staticmethod
     def _module(name: str) -> ModuleType:

@@ -17,7 +17,9 @@ reset = vbar.reset
 
 
 def _refuse(*_: Any, **__: Any) -> NoReturn:
-    raise NotImplementedError("The simulated comfy_aimdo has no file tier: give models their weights in memory.")
+    raise NotImplementedError(
+        "The simulated comfy_aimdo has no file tier: give models their weights in memory."
+    )
 
 
 class _ModelMMAP:
