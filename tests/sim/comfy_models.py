@@ -12,7 +12,9 @@ from .comfyui import ComfyUI
 CPU = torch.device("cpu")
 
 
-def seeded(named: Iterable[tuple[str, torch.Tensor]], dtype: torch.dtype | None = None) -> dict[str, torch.Tensor]:
+def seeded(
+    named: Iterable[tuple[str, torch.Tensor]], dtype: torch.dtype | None = None
+) -> dict[str, torch.Tensor]:
     """Small random values of the given shapes; scales of norms near one, so that deep models stay finite."""
     generator = torch.Generator().manual_seed(20)
     state = {}
@@ -36,13 +38,20 @@ def _placed(device: torch.device | None) -> dict[str, Any]:
     return {"load_device": device, "offload_device": device, "initial_device": device}
 
 
-#: A narrow model with wide feed-forwards: small enough for a CPU, and still several times its token table, which
-#: ComfyUI loads first or not at all.
-NARROW_CLIP = {"hidden_size": 128, "num_attention_heads": 4, "intermediate_size": 16384, "num_hidden_layers": 8}
+#: A narrow model with wide feed-forwards: small enough for a CPU, and still several times its token table,
+#: which ComfyUI loads first or not at all.
+NARROW_CLIP = {
+    "hidden_size": 128,
+    "num_attention_heads": 4,
+    "intermediate_size": 16384,
+    "num_hidden_layers": 8,
+}
 NARROW_T5 = {"d_model": 128, "d_kv": 32, "num_heads": 4, "d_ff": 16384, "num_layers": 8}
 
 
-def clip_l(comfy: ComfyUI, device: torch.device | None = None, config: Any = NARROW_CLIP, **options: Any) -> Any:
+def clip_l(
+    comfy: ComfyUI, device: torch.device | None = None, config: Any = NARROW_CLIP, **options: Any
+) -> Any:
     """The text encoder of Stable Diffusion 1: narrow, or in its real geometry with ``config={}``."""
     from comfy import sd1_clip
 
@@ -51,7 +60,9 @@ def clip_l(comfy: ComfyUI, device: torch.device | None = None, config: Any = NAR
     )
 
 
-def t5_base(comfy: ComfyUI, device: torch.device | None = None, config: Any = NARROW_T5, **options: Any) -> Any:
+def t5_base(
+    comfy: ComfyUI, device: torch.device | None = None, config: Any = NARROW_T5, **options: Any
+) -> Any:
     """T5-base, as Stable Audio uses it: narrow, or in its real geometry with ``config={}``."""
     from comfy.text_encoders import sa_t5
 
@@ -69,47 +80,28 @@ def _text_encoder(
 ) -> Any:
     target = type("Target", (), {"params": {}, "clip": model, "tokenizer": tokenizer})
     model_options = {**_placed(device), "model_name": name, f"{name}_model_config": config, **options}
-    clip = comfy.sd.CLIP(target, embedding_directory=None, model_options=model_options)
-    load_weights(comfy, clip.patcher)
+    legacy = {"disable_dynamic": True} if model_options.pop("disable_dynamic", False) else {}
+    clip = comfy.sd.CLIP(target, embedding_directory=None, model_options=model_options, **legacy)
+    dtype = comfy.mm.text_encoder_dtype(clip.patcher.load_device)
+    load_weights(comfy, clip.patcher, lambda: model(device=CPU, dtype=dtype, model_options=model_options))
     return clip
 
 
-def load_weights(comfy: ComfyUI, patcher: Any) -> None:
-    """Give a patcher's model its seeded weights; by assignment where the model starts without any."""
-    model = patcher.model
-    if getattr(patcher, "is_dynamic", lambda: False)():
-        state = seeded(_shapes_of_twin(comfy, model))
-        model.load_state_dict(state, strict=False, assign=True)
-    else:
-        model.load_state_dict(seeded(model.state_dict().items()), strict=False)
+def load_weights(comfy: ComfyUI, patcher: Any, twin: Callable[[], torch.nn.Module]) -> None:
+    """Give a patcher's model its seeded weights.
+
+    With dynamic VRAM on, ComfyUI's layers are born without parameters, so names and shapes come from a
+    ``twin`` that was made with it off.
+    """
+    with comfy.dynamic_off():
+        shapes = [(name, value.detach()) for name, value in twin().state_dict().items()]
+    dynamic = getattr(patcher, "is_dynamic", lambda: False)()
+    options = {"assign": True} if dynamic or _lacks_parameters(patcher.model) else {}
+    patcher.model.load_state_dict(seeded(shapes), strict=False, **options)
 
 
-def _shapes_of_twin(comfy: ComfyUI, model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
-    """Names and shapes of a model whose parameters are not there yet."""
-    shapes = []
-    for prefix, module in model.named_modules():
-        for name, parameter in module._parameters.items():
-            key = f"{prefix}.{name}" if prefix else name
-            if parameter is not None:
-                shapes.append((key, parameter))
-            elif (shape := _absent_shape(module, name)) is not None:
-                shapes.append((key, torch.empty(shape, dtype=_absent_dtype(module), device="meta")))
-    return shapes
-
-
-def _absent_shape(module: Any, name: str) -> tuple[int, ...] | None:
-    """The shape of a Linear's or an Embedding's parameter that waits for a state dict."""
-    if hasattr(module, "in_features"):
-        if name == "weight":
-            return (module.out_features, module.in_features)
-        return (module.out_features,) if getattr(module, "comfy_need_lazy_init_bias", False) else None
-    if hasattr(module, "num_embeddings") and name == "weight":
-        return (module.num_embeddings, module.embedding_dim)
-    return None
-
-
-def _absent_dtype(module: Any) -> torch.dtype:
-    return getattr(module, "weight_comfy_model_dtype", None) or torch.float16
+def _lacks_parameters(model: torch.nn.Module) -> bool:
+    return any(getattr(m, "weight", 0) is None and hasattr(m, "in_features") for m in model.modules())
 
 
 def kl_vae(comfy: ComfyUI, device: torch.device | None = None) -> Any:
@@ -120,7 +112,8 @@ def kl_vae(comfy: ComfyUI, device: torch.device | None = None) -> Any:
     }  # fmt: skip
     from comfy.ldm.models.autoencoder import AutoencoderKL
 
-    state = seeded(AutoencoderKL(ddconfig=ddconfig, embed_dim=4).state_dict().items())
+    with comfy.dynamic_off():
+        state = seeded(AutoencoderKL(ddconfig=ddconfig, embed_dim=4).state_dict().items())
     config = {"params": {"ddconfig": ddconfig, "embed_dim": 4}}
     return comfy.sd.VAE(sd=state, device=device, config=config, dtype=torch.float32)
 
@@ -140,7 +133,7 @@ def wan_vae(comfy: ComfyUI, device: torch.device | None = None) -> Any:
 def vision(comfy: ComfyUI, config_path: str) -> Any:
     """A CLIP vision tower as the JSON file says."""
     model = comfy.clip_vision.ClipVisionModel(config_path)
-    load_weights(comfy, model.patcher)
+    load_weights(comfy, model.patcher, lambda: comfy.clip_vision.ClipVisionModel(config_path).model)
     return model
 
 
@@ -158,8 +151,9 @@ def sd3(comfy: ComfyUI, **options: Any) -> Any:
 
     context = {"target": "torch.nn.Linear", "params": {"in_features": 4096, "out_features": 128}}
     model = OpenAISignatureMMDITWrapper(
-        input_size=None, in_channels=16, depth=2, adm_in_channels=64, context_embedder_config=context, num_patches=1024,
-        pos_embed_max_size=32, operations=comfy.ops.disable_weight_init, dtype=torch.float32, device=CPU,
+        input_size=None, in_channels=16, depth=2, adm_in_channels=64, context_embedder_config=context,
+        num_patches=1024, pos_embed_max_size=32, operations=comfy.ops.disable_weight_init,
+        dtype=torch.float32, device=CPU,
     )  # fmt: skip
     state = seeded(model.state_dict().items())
     return comfy.sd.load_diffusion_model_state_dict(state, model_options={"dtype": torch.float32, **options})
@@ -175,15 +169,27 @@ def sample(comfy: ComfyUI, model: Any, steps: int = 2) -> torch.Tensor:
     """A latent sampled by Euler steps with guidance."""
     generator = torch.Generator().manual_seed(5)
     conditions = [
-        [[torch.randn(1, 8, 4096, generator=generator), {"pooled_output": torch.randn(1, 64, generator=generator)}]]
+        [
+            [
+                torch.randn(1, 8, 4096, generator=generator),
+                {"pooled_output": torch.randn(1, 64, generator=generator)},
+            ]
+        ]
         for _ in range(2)
     ]
     latent = torch.zeros(1, 16, 8, 8)
     noise = torch.randn(latent.shape, generator=generator)
     with torch.inference_mode():
         return comfy.sample.sample(
-            model, noise, steps, 4.0, "euler", "simple", conditions[0], conditions[1], latent, disable_pbar=True, seed=1
+            model,
+            noise,
+            steps,
+            4.0,
+            "euler",
+            "simple",
+            conditions[0],
+            conditions[1],
+            latent,
+            disable_pbar=True,
+            seed=1,
         )
-
-
-Build = Callable[..., Any]

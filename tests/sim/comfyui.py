@@ -1,8 +1,8 @@
 """ComfyUI whose GPU is the simulated one.
 
-ComfyUI reaches its GPU through ``torch.cuda`` and a few functions of ``comfy.model_management`` that name devices.
-Those are replaced while a :class:`ComfyUI` is open, in this process only, and put back when it is closed; so is the
-state that ComfyUI keeps in module globals (loaded models, streams, pins).
+ComfyUI reaches its GPU through ``torch.cuda`` and a few functions of ``comfy.model_management`` that name
+devices. Those are replaced while a :class:`ComfyUI` is open, in this process only, and put back when it is
+closed; so is the state that ComfyUI keeps in module globals (loaded models, streams, pins).
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import importlib
 import os
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -31,7 +33,8 @@ _CUDA_FACE = (
     "memory_summary", "reset_peak_memory_stats", "set_device", "stream", "synchronize",
 )  # fmt: skip
 
-#: Reserve and floor that ComfyUI keeps free on Linux for activations: 0.8 GiB, and 400 MiB for other programs.
+#: Reserve and floor that ComfyUI keeps free on Linux for activations: 0.8 GiB, and 400 MiB for other
+#: programs.
 ACTIVATION_RESERVE = int(0.8 * (1 << 30)) + 400 * (1 << 20)
 
 
@@ -73,7 +76,13 @@ class ComfyUI:
     """
 
     def __init__(
-        self, sim: Accelerator, *, vram: str = "normal", dynamic: bool = False, streams: int = 2, pinned: bool = True
+        self,
+        sim: Accelerator,
+        *,
+        vram: str = "normal",
+        dynamic: bool = False,
+        streams: int = 2,
+        pinned: bool = True,
     ) -> None:
         self.sim = sim
         self.path = tree()
@@ -94,6 +103,22 @@ class ComfyUI:
         self._patches.set(self.model_patcher, "CoreModelPatcher", self.model_patcher.ModelPatcherDynamic)
         self._patches.set(self.memory_management, "aimdo_enabled", True)
 
+    @contextmanager
+    def dynamic_off(self) -> Iterator[None]:
+        """Build modules the ordinary way, with parameters, inside."""
+        before = getattr(self.memory_management, "aimdo_enabled", False)
+        self.memory_management.aimdo_enabled = False
+        try:
+            yield
+        finally:
+            self.memory_management.aimdo_enabled = before
+
+    def end_node(self) -> None:
+        """What ComfyUI's executor does after every node of a dynamic workflow."""
+        self.mm.reset_cast_buffers()
+        importlib.import_module("comfy.model_prefetch").cleanup_prefetch_queues()
+        aimdo.vbar.vbars_reset_watermark_limits()
+
     def close(self) -> None:
         """Unload everything and put back what was patched."""
         try:
@@ -109,7 +134,7 @@ class ComfyUI:
         self.sim.cap = self.sim.memory.live + ACTIVATION_RESERVE + weights
         self.mm.total_vram = self.sim.cap / (1 << 20)
 
-    # Opening --------------------------------------------------------------------------------------------------
+    # Opening --------------------------------------------------------------------------------------
 
     def _simulate_cuda(self) -> None:
         device_module = torch.get_device_module("sim")
@@ -128,7 +153,9 @@ class ComfyUI:
         with warnings.catch_warnings():
             # Other people's code, imported once: its deprecations are not ours to fix.
             warnings.simplefilter("ignore")
-            modules = {name: self._module(f"comfy.{name}") for name in ("sd", "sample", "clip_vision", "utils")}
+            modules = {
+                name: self._module(f"comfy.{name}") for name in ("sd", "sample", "clip_vision", "utils")
+            }
             modules |= {name: self._module(f"comfy.{name}") for name in ("model_patcher", "ops", "cli_args")}
         self.sd, self.sample, self.clip_vision = modules["sd"], modules["sample"], modules["clip_vision"]
         self.model_patcher, self.ops, self.utils = modules["model_patcher"], modules["ops"], modules["utils"]
@@ -137,7 +164,9 @@ class ComfyUI:
         self.memory_management = sys.modules.get("comfy.memory_management", SimpleNamespace())
         loaded = Path(self.mm.__file__).parents[1]
         if loaded.resolve() != self.path.resolve():
-            raise RuntimeError(f"ComfyUI was imported from {loaded}, not from {ENVIRONMENT}: one tree per process.")
+            raise RuntimeError(
+                f"ComfyUI was imported from {loaded}, not from {ENVIRONMENT}: one tree per process."
+            )
 
     @staticmethod
     def _module(name: str) -> ModuleType:

@@ -17,8 +17,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _few_threads() -> None:
-    torch.set_num_threads(min(2, torch.get_num_threads()))
+def _one_thread() -> None:
+    # Threads that wait for each other on a busy machine cost more than they bring.
+    torch.set_num_threads(1)
 
 
 @pytest.fixture

@@ -104,7 +104,9 @@ class HostBuffer:
         self.size = int(size)
 
     def read_file_slice(self, *_: Any, **__: Any) -> None:
-        raise NotImplementedError("The simulated comfy_aimdo has no file tier: give models their weights in memory.")
+        raise NotImplementedError(
+            "The simulated comfy_aimdo has no file tier: give models their weights in memory."
+        )
 
     def view(self) -> torch.Tensor:
         return self._all[: self.size]
