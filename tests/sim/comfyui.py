@@ -29,8 +29,8 @@ ENVIRONMENT = "COMFYUI_PATH"
 _CUDA_FACE = (
     "Event", "Stream", "StreamContext", "current_device", "current_stream", "default_stream", "device_count",
     "empty_cache", "get_device_capability", "get_device_name", "get_device_properties", "ipc_collect",
-    "is_bf16_supported", "max_memory_allocated", "mem_get_info", "memory_allocated", "memory_reserved", "memory_stats",
-    "memory_summary", "reset_peak_memory_stats", "set_device", "stream", "synchronize",
+    "is_bf16_supported", "max_memory_allocated", "mem_get_info", "memory_allocated", "memory_reserved",
+    "memory_stats", "memory_summary", "reset_peak_memory_stats", "set_device", "stream", "synchronize",
 )  # fmt: skip
 
 #: Reserve and floor that ComfyUI keeps free on Linux for activations: 0.8 GiB, and 400 MiB for other
@@ -56,11 +56,11 @@ class _Cudart:
     """The two CUDA runtime calls with which ComfyUI pins memory in place."""
 
     @staticmethod
-    def cudaHostRegister(pointer: int, size: int, flags: int) -> int:  # noqa: N802 - CUDA's name
+    def cudaHostRegister(pointer: int, size: int, flags: int) -> int:
         return 0 if active().host.register(pointer, size) else 1
 
     @staticmethod
-    def cudaHostUnregister(pointer: int) -> int:  # noqa: N802 - CUDA's name
+    def cudaHostUnregister(pointer: int) -> int:
         return 0 if active().host.unregister(pointer) else 1
 
 
@@ -122,6 +122,7 @@ class ComfyUI:
     def close(self) -> None:
         """Unload everything and put back what was patched."""
         try:
+            self.sim.synchronize()
             self.mm.unload_all_models()
             if hasattr(self.mm, "reset_cast_buffers"):
                 self.mm.reset_cast_buffers()
@@ -130,7 +131,7 @@ class ComfyUI:
             self._patches.undo()
 
     def cap_for(self, weights: int) -> None:
-        """Set the card's size so that ComfyUI, as long as nothing else is loaded, budgets ``weights`` bytes."""
+        """Size the card so that ComfyUI, while nothing else is loaded, budgets ``weights`` bytes."""
         self.sim.cap = self.sim.memory.live + ACTIVATION_RESERVE + weights
         self.mm.total_vram = self.sim.cap / (1 << 20)
 

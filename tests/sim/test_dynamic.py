@@ -1,4 +1,4 @@
-"""ComfyUI 0.33's dynamic VRAM over the simulated ``comfy_aimdo``, and the behaviour of that stand-in itself."""
+"""ComfyUI 0.33's dynamic VRAM over the simulated ``comfy_aimdo``, and that stand-in itself."""
 
 from __future__ import annotations
 
