@@ -13,7 +13,8 @@ from .runtime import Runtime
 from .tensor import SimTensor
 from .timeline import TO_DEVICE, TO_HOST
 
-#: In shape-only mode results of up to this size read as zeros; bigger ones are never touched, and cost no memory.
+#: In shape-only mode results of up to this size read as zeros; bigger ones are never touched, and cost no
+#: memory.
 _TOUCHED = 1 << 20
 
 

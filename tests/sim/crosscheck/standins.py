@@ -1,6 +1,8 @@
-"""Shape-only stand-ins with the dimensions of real models: what the baseline ran, rebuilt from its byte counts.
+"""Shape-only stand-ins with the dimensions of real models: what the baseline ran, rebuilt from its byte
+counts.
 
-The number of tokens is not published; it is what makes the resident row come out, and only that row depends on it.
+The number of tokens is not published; it is what makes the resident row come out, and only that row depends
+on it.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from ..accelerator import Accelerator
-from ..comfyui import ComfyUI
+from ..comfyui import ComfyUI, tree
+from ..profile import Profile
 from .standins import StandIn, build
 
 MB = 1e6
@@ -33,6 +34,17 @@ def measure(sim: Accelerator, run: Run) -> Row:
         with sim.measure() as m:
             run()
         return Row(m.ms, sim.memory.weights_peak / MB)
+
+
+def simulate(system: str, model: str, profile: str | Profile = "rtx4090") -> Row:
+    """Run one system on one model."""
+    with Accelerator(profile, shapes=True, cap=1 << 40) as sim:
+        return globals()[system](sim, model)
+
+
+def core_gathers() -> bool:
+    """Whether the ComfyUI under test copies through gathered cast buffers."""
+    return "def get_cast_buffer(" in (tree() / "comfy" / "model_management.py").read_text(encoding="utf-8")
 
 
 # Plain torch ------------------------------------------------------------------------------------------
@@ -81,7 +93,9 @@ def _core(sim: Accelerator, name: str, *, streams: int, pinned: bool) -> Row:
     comfy = ComfyUI(sim, streams=streams, pinned=pinned)
     try:
         model: StandIn = build(name, comfy.ops.manual_cast)
-        patcher = comfy.model_patcher.ModelPatcher(model, load_device=sim.device, offload_device=torch.device("cpu"))
+        patcher = comfy.model_patcher.ModelPatcher(
+            model, load_device=sim.device, offload_device=torch.device("cpu")
+        )
         with torch.inference_mode():
             patcher.patch_model(sim.device, lowvram_model_memory=0.1)
         given = model.sample(sim.device)
