@@ -138,7 +138,8 @@ def vision(comfy: ComfyUI, config_path: str) -> Any:
 
 
 VISION_CONFIG = {
-    "attention_dropout": 0.0, "dropout": 0.0, "hidden_act": "quick_gelu", "hidden_size": 128, "image_size": 224,
+    "attention_dropout": 0.0, "dropout": 0.0, "hidden_act": "quick_gelu", "hidden_size": 128,
+    "image_size": 224,
     "initializer_factor": 1.0, "initializer_range": 0.02, "intermediate_size": 512, "layer_norm_eps": 1e-05,
     "model_type": "clip_vision_model", "num_attention_heads": 4, "num_channels": 3, "num_hidden_layers": 6,
     "patch_size": 16, "projection_dim": 64, "torch_dtype": "float32",

@@ -7,6 +7,7 @@ closed; so is the state that ComfyUI keeps in module globals (loaded models, str
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import sys
@@ -123,6 +124,9 @@ class ComfyUI:
         """Unload everything and put back what was patched."""
         try:
             self.sim.synchronize()
+            # A model that died with its test must not do so in the middle of ComfyUI's list of loaded ones.
+            gc.collect()
+            self.mm.cleanup_models()
             self.mm.unload_all_models()
             if hasattr(self.mm, "reset_cast_buffers"):
                 self.mm.reset_cast_buffers()

@@ -43,7 +43,7 @@ MODELS = _COLUMNS
 
 
 def expected(system: str, model: str, gathers: bool) -> Row:
-    """The published cell. ``gathers``: core copies a module's tensors into one cast buffer per stream (0.33)."""
+    """The published cell. ``gathers``: core copies through one cast buffer per stream (0.33)."""
     row = PUBLISHED[system, model]
     if system.startswith("comfy_async") and not gathers:
         return Row(row.ms, _OLD_CORE_WEIGHTS[model])

@@ -75,7 +75,7 @@ class Block(nn.Module):
 
 
 class StandIn(nn.Module):
-    """Token table or nothing, blocks in order or in reverse, final norm, and a projection when there is no table."""
+    """Token table or nothing, blocks either way round, norm, and a projection if there is no table."""
 
     def __init__(self, g: Geometry, ops: Any = nn) -> None:
         super().__init__()

@@ -19,7 +19,7 @@ Run = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Row:
-    """One cell of the baseline: the second run's milliseconds, and the peak of weights on the device in MB."""
+    """One cell: milliseconds of the second run, and its peak of weights on the device in MB."""
 
     ms: float
     weights: float
