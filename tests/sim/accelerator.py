@@ -60,7 +60,8 @@ class Accelerator:
     Args:
         profile: a card's name (``rtx4090``, ``h200``, ``rtx3060``) or a :class:`Profile`.
         cap: bytes of device memory; the card's own size by default.
-        shapes: carry shapes only, so that models of real size cost no memory. Results read back as zeros.
+        shapes: carry shapes only, so that models of real size cost no memory. Results read back as zeros
+            (above 1 MiB: as whatever was there).
         strict_free: report memory freed under a pending use at once, not only when it is handed out again.
     """
 

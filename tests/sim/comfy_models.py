@@ -38,8 +38,8 @@ def _placed(device: torch.device | None) -> dict[str, Any]:
     return {"load_device": device, "offload_device": device, "initial_device": device}
 
 
-#: A narrow model with wide feed-forwards: small enough for a CPU, and still several times its token table, which
-#: ComfyUI loads first or not at all.
+#: A narrow model with wide feed-forwards: small enough for a CPU, and still several times its token table,
+#: which ComfyUI loads first or not at all.
 NARROW_CLIP = {
     "hidden_size": 128,
     "num_attention_heads": 4,
@@ -80,47 +80,28 @@ def _text_encoder(
 ) -> Any:
     target = type("Target", (), {"params": {}, "clip": model, "tokenizer": tokenizer})
     model_options = {**_placed(device), "model_name": name, f"{name}_model_config": config, **options}
-    clip = comfy.sd.CLIP(target, embedding_directory=None, model_options=model_options)
-    load_weights(comfy, clip.patcher)
+    legacy = {"disable_dynamic": True} if model_options.pop("disable_dynamic", False) else {}
+    clip = comfy.sd.CLIP(target, embedding_directory=None, model_options=model_options, **legacy)
+    dtype = comfy.mm.text_encoder_dtype(clip.patcher.load_device)
+    load_weights(comfy, clip.patcher, lambda: model(device=CPU, dtype=dtype, model_options=model_options))
     return clip
 
 
-def load_weights(comfy: ComfyUI, patcher: Any) -> None:
-    """Give a patcher's model its seeded weights; by assignment where the model starts without any."""
-    model = patcher.model
-    if getattr(patcher, "is_dynamic", lambda: False)():
-        state = seeded(_shapes_of_twin(comfy, model))
-        model.load_state_dict(state, strict=False, assign=True)
-    else:
-        model.load_state_dict(seeded(model.state_dict().items()), strict=False)
+def load_weights(comfy: ComfyUI, patcher: Any, twin: Callable[[], torch.nn.Module]) -> None:
+    """Give a patcher's model its seeded weights.
+
+    With dynamic VRAM on, ComfyUI's layers are born without parameters, so names and shapes come from a
+    ``twin`` that was made with it off.
+    """
+    with comfy.dynamic_off():
+        shapes = [(name, value.detach()) for name, value in twin().state_dict().items()]
+    dynamic = getattr(patcher, "is_dynamic", lambda: False)()
+    options = {"assign": True} if dynamic or _lacks_parameters(patcher.model) else {}
+    patcher.model.load_state_dict(seeded(shapes), strict=False, **options)
 
 
-def _shapes_of_twin(comfy: ComfyUI, model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
-    """Names and shapes of a model whose parameters are not there yet."""
-    shapes = []
-    for prefix, module in model.named_modules():
-        for name, parameter in module._parameters.items():
-            key = f"{prefix}.{name}" if prefix else name
-            if parameter is not None:
-                shapes.append((key, parameter))
-            elif (shape := _absent_shape(module, name)) is not None:
-                shapes.append((key, torch.empty(shape, dtype=_absent_dtype(module), device="meta")))
-    return shapes
-
-
-def _absent_shape(module: Any, name: str) -> tuple[int, ...] | None:
-    """The shape of a Linear's or an Embedding's parameter that waits for a state dict."""
-    if hasattr(module, "in_features"):
-        if name == "weight":
-            return (module.out_features, module.in_features)
-        return (module.out_features,) if getattr(module, "comfy_need_lazy_init_bias", False) else None
-    if hasattr(module, "num_embeddings") and name == "weight":
-        return (module.num_embeddings, module.embedding_dim)
-    return None
-
-
-def _absent_dtype(module: Any) -> torch.dtype:
-    return getattr(module, "weight_comfy_model_dtype", None) or torch.float16
+def _lacks_parameters(model: torch.nn.Module) -> bool:
+    return any(getattr(m, "weight", 0) is None and hasattr(m, "in_features") for m in model.modules())
 
 
 def kl_vae(comfy: ComfyUI, device: torch.device | None = None) -> Any:
@@ -131,7 +112,8 @@ def kl_vae(comfy: ComfyUI, device: torch.device | None = None) -> Any:
     }  # fmt: skip
     from comfy.ldm.models.autoencoder import AutoencoderKL
 
-    state = seeded(AutoencoderKL(ddconfig=ddconfig, embed_dim=4).state_dict().items())
+    with comfy.dynamic_off():
+        state = seeded(AutoencoderKL(ddconfig=ddconfig, embed_dim=4).state_dict().items())
     config = {"params": {"ddconfig": ddconfig, "embed_dim": 4}}
     return comfy.sd.VAE(sd=state, device=device, config=config, dtype=torch.float32)
 
@@ -151,12 +133,13 @@ def wan_vae(comfy: ComfyUI, device: torch.device | None = None) -> Any:
 def vision(comfy: ComfyUI, config_path: str) -> Any:
     """A CLIP vision tower as the JSON file says."""
     model = comfy.clip_vision.ClipVisionModel(config_path)
-    load_weights(comfy, model.patcher)
+    load_weights(comfy, model.patcher, lambda: comfy.clip_vision.ClipVisionModel(config_path).model)
     return model
 
 
 VISION_CONFIG = {
-    "attention_dropout": 0.0, "dropout": 0.0, "hidden_act": "quick_gelu", "hidden_size": 128, "image_size": 224,
+    "attention_dropout": 0.0, "dropout": 0.0, "hidden_act": "quick_gelu", "hidden_size": 128,
+    "image_size": 224,
     "initializer_factor": 1.0, "initializer_range": 0.02, "intermediate_size": 512, "layer_norm_eps": 1e-05,
     "model_type": "clip_vision_model", "num_attention_heads": 4, "num_channels": 3, "num_hidden_layers": 6,
     "patch_size": 16, "projection_dim": 64, "torch_dtype": "float32",
@@ -169,8 +152,9 @@ def sd3(comfy: ComfyUI, **options: Any) -> Any:
 
     context = {"target": "torch.nn.Linear", "params": {"in_features": 4096, "out_features": 128}}
     model = OpenAISignatureMMDITWrapper(
-        input_size=None, in_channels=16, depth=2, adm_in_channels=64, context_embedder_config=context, num_patches=1024,
-        pos_embed_max_size=32, operations=comfy.ops.disable_weight_init, dtype=torch.float32, device=CPU,
+        input_size=None, in_channels=16, depth=2, adm_in_channels=64, context_embedder_config=context,
+        num_patches=1024, pos_embed_max_size=32, operations=comfy.ops.disable_weight_init,
+        dtype=torch.float32, device=CPU,
     )  # fmt: skip
     state = seeded(model.state_dict().items())
     return comfy.sd.load_diffusion_model_state_dict(state, model_options={"dtype": torch.float32, **options})
@@ -210,6 +194,3 @@ def sample(comfy: ComfyUI, model: Any, steps: int = 2) -> torch.Tensor:
             disable_pbar=True,
             seed=1,
         )
-
-
-Build = Callable[..., Any]

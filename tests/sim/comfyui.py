@@ -1,16 +1,19 @@
 """ComfyUI whose GPU is the simulated one.
 
-ComfyUI reaches its GPU through ``torch.cuda`` and a few functions of ``comfy.model_management`` that name devices.
-Those are replaced while a :class:`ComfyUI` is open, in this process only, and put back when it is closed; so is the
-state that ComfyUI keeps in module globals (loaded models, streams, pins).
+ComfyUI reaches its GPU through ``torch.cuda`` and a few functions of ``comfy.model_management`` that name
+devices. Those are replaced while a :class:`ComfyUI` is open, in this process only, and put back when it is
+closed; so is the state that ComfyUI keeps in module globals (loaded models, streams, pins).
 """
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -27,11 +30,12 @@ ENVIRONMENT = "COMFYUI_PATH"
 _CUDA_FACE = (
     "Event", "Stream", "StreamContext", "current_device", "current_stream", "default_stream", "device_count",
     "empty_cache", "get_device_capability", "get_device_name", "get_device_properties", "ipc_collect",
-    "is_bf16_supported", "max_memory_allocated", "mem_get_info", "memory_allocated", "memory_reserved", "memory_stats",
-    "memory_summary", "reset_peak_memory_stats", "set_device", "stream", "synchronize",
+    "is_bf16_supported", "max_memory_allocated", "mem_get_info", "memory_allocated", "memory_reserved",
+    "memory_stats", "memory_summary", "reset_peak_memory_stats", "set_device", "stream", "synchronize",
 )  # fmt: skip
 
-#: Reserve and floor that ComfyUI keeps free on Linux for activations: 0.8 GiB, and 400 MiB for other programs.
+#: Reserve and floor that ComfyUI keeps free on Linux for activations: 0.8 GiB, and 400 MiB for other
+#: programs.
 ACTIVATION_RESERVE = int(0.8 * (1 << 30)) + 400 * (1 << 20)
 
 
@@ -53,11 +57,11 @@ class _Cudart:
     """The two CUDA runtime calls with which ComfyUI pins memory in place."""
 
     @staticmethod
-    def cudaHostRegister(pointer: int, size: int, flags: int) -> int:  # noqa: N802 - CUDA's name
+    def cudaHostRegister(pointer: int, size: int, flags: int) -> int:
         return 0 if active().host.register(pointer, size) else 1
 
     @staticmethod
-    def cudaHostUnregister(pointer: int) -> int:  # noqa: N802 - CUDA's name
+    def cudaHostUnregister(pointer: int) -> int:
         return 0 if active().host.unregister(pointer) else 1
 
 
@@ -100,9 +104,29 @@ class ComfyUI:
         self._patches.set(self.model_patcher, "CoreModelPatcher", self.model_patcher.ModelPatcherDynamic)
         self._patches.set(self.memory_management, "aimdo_enabled", True)
 
+    @contextmanager
+    def dynamic_off(self) -> Iterator[None]:
+        """Build modules the ordinary way, with parameters, inside."""
+        before = getattr(self.memory_management, "aimdo_enabled", False)
+        self.memory_management.aimdo_enabled = False
+        try:
+            yield
+        finally:
+            self.memory_management.aimdo_enabled = before
+
+    def end_node(self) -> None:
+        """What ComfyUI's executor does after every node of a dynamic workflow."""
+        self.mm.reset_cast_buffers()
+        importlib.import_module("comfy.model_prefetch").cleanup_prefetch_queues()
+        aimdo.vbar.vbars_reset_watermark_limits()
+
     def close(self) -> None:
         """Unload everything and put back what was patched."""
         try:
+            self.sim.synchronize()
+            # A model that died with its test must not do so in the middle of ComfyUI's list of loaded ones.
+            gc.collect()
+            self.mm.cleanup_models()
             self.mm.unload_all_models()
             if hasattr(self.mm, "reset_cast_buffers"):
                 self.mm.reset_cast_buffers()
@@ -111,11 +135,11 @@ class ComfyUI:
             self._patches.undo()
 
     def cap_for(self, weights: int) -> None:
-        """Set the card's size so that ComfyUI, as long as nothing else is loaded, budgets ``weights`` bytes."""
+        """Size the card so that ComfyUI, while nothing else is loaded, budgets ``weights`` bytes."""
         self.sim.cap = self.sim.memory.live + ACTIVATION_RESERVE + weights
         self.mm.total_vram = self.sim.cap / (1 << 20)
 
-    # Opening --------------------------------------------------------------------------------------------------
+    # Opening --------------------------------------------------------------------------------------
 
     def _simulate_cuda(self) -> None:
         device_module = torch.get_device_module("sim")

@@ -16,9 +16,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "comfyui(**options): how the `comfy` fixture opens its ComfyUI")
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _few_threads() -> None:
-    torch.set_num_threads(min(2, torch.get_num_threads()))
+@pytest.fixture(autouse=True, scope="package")
+def _one_thread() -> Iterator[None]:
+    """Threads that wait for each other on a busy machine cost more than they bring."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -13,6 +13,10 @@ from .runtime import Runtime
 from .tensor import SimTensor
 from .timeline import TO_DEVICE, TO_HOST
 
+#: In shape-only mode results of up to this size read as zeros; bigger ones are never touched, and cost no
+#: memory.
+_TOUCHED = 1 << 20
+
 
 def _copy_(runtime: Runtime, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
     target, source = args[0], args[1]
@@ -124,8 +128,8 @@ def _to_copy(runtime: Runtime, func: Any, args: tuple[Any, ...], kwargs: dict[st
         memory_format=kwargs.get("memory_format") or torch.preserve_format,
     )
     target = torch.empty_strided(shape.size(), shape.stride(), dtype=shape.dtype, device="cpu")
-    if runtime.shapes_only:
-        target.zero_()
+    if runtime.shapes_only and shape.untyped_storage().nbytes() < _TOUCHED:
+        aten.zero_.default(target)
     if non_blocking:
         # torch pins the result of an asynchronous copy to the host, so that it really is asynchronous.
         runtime.host.pin(target)

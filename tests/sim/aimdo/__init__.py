@@ -1,8 +1,8 @@
 """A stand-in for the native ``comfy_aimdo`` modules, over simulated memory.
 
-ComfyUI 0.33's dynamic VRAM calls these modules; their native half needs a CUDA driver. The Python face follows version
-0.4.13, the behaviour its published description. See ``vbar`` for the eviction policy, which is the part that had to be
-filled in.
+ComfyUI 0.33's dynamic VRAM calls these modules; their native half needs a CUDA driver. The Python face
+follows version 0.4.13, the behaviour its published description. See ``vbar`` for the eviction policy, which
+is the part that had to be filled in.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import sys
 from typing import Any
 
 import torch
@@ -12,6 +13,9 @@ from ..tensor import SimTensor
 from .vbar import ModelVBAR, view_of
 
 _CHUNK = 16 << 20
+
+#: ComfyUI asks for arenas of twice a model. Python names the flag from 3.11 on; this is its value on Linux.
+_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 
 
 class VRAMBuffer:
@@ -68,7 +72,7 @@ class HostBuffer:
         self._runtime = active()
         self.size = 0
         self.max_size = max(int(size), int(max_grow_size))
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
         self._memory = mmap.mmap(-1, max(self.max_size, 1), flags=flags)
         self._all = torch.frombuffer(self._memory, dtype=torch.uint8)
         self._pins: set[int] = set()

@@ -1,12 +1,13 @@
 """Model address ranges (VBARs): 32 MB pages that are faulted in, pinned, and evicted by priority.
 
-From the published description: newer ranges and lower addresses have priority; a fault takes pages from whatever has
-less; losing a page sets that range's watermark there, and faults above the watermark fail until the range is prioritised
-again; an allocation by torch that does not fit takes pages too. A fault pins its pages until ``unpin``.
+From the published description: newer ranges and lower addresses have priority; a fault takes pages from
+whatever has less; losing a page sets that range's watermark there, and faults above the watermark fail
+until the range is prioritised again; an allocation by torch that does not fit takes pages too. A fault pins
+its pages until ``unpin``.
 
-Filled in here: the order of victims is lowest-priority range first and, within one, highest page first; pinned pages are
-passed over; a fault that cannot get its pages sets its own range's watermark; eviction waits for the device, and spoils
-what was on the page, so that stale use shows in the numbers.
+Filled in here: the order of victims is lowest-priority range first and, within one, highest page first;
+pinned pages are passed over; a fault that cannot get its pages sets its own range's watermark; eviction
+waits for the device, and spoils what was on the page, so that stale use shows in the numbers.
 """
 
 from __future__ import annotations
