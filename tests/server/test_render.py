@@ -12,6 +12,7 @@ from scripts.comfy_server import ComfyServer
 from scripts.demo import compare, report_of
 from scripts.demo import render as rendered
 
+POLICY = "LayerwiseOffload_PlacementPolicy"
 REPORT = "LayerwiseOffload_PlacementReport"
 
 
@@ -51,17 +52,20 @@ def test_the_report_names_every_component_and_says_layerwise_for_the_encoders(
     text, rows = report_of(rendered(server, client, with_pack, "the graph with the pack"))
     components = components_of(rows)
     assert {"text_encoder", "text_encoder_2", "image_encoder", "vae", "transformer"} <= set(components)
-    for name in ("text_encoder", "text_encoder_2", "image_encoder"):
-        assert components[name]["asked"] == "layerwise"
-        assert components[name]["applied"] == "layerwise"
-        assert components[name]["why"]
+    for name, layers in (("text_encoder", 12), ("text_encoder_2", 12), ("image_encoder", 24)):
+        row = components[name]
+        assert (row["asked"], row["decided"]) == ("layerwise", "layerwise")
+        assert row["asked_by"] == f"Placement Policy, node {node_called(with_pack, POLICY)}"
+        assert row["applied"].startswith(f"{layers} of {layers} layers run on the CPU")
+        assert row["why"]
+        assert row["layer_runs"] >= layers, "no layer was seen running"
+        assert row["tiers"]["file"] > 0.9 * row["bytes"], "the weights are still in memory"
         assert name in text
-    assert "layerwise" in text
 
 
 def components_of(rows: list[dict]) -> dict[str, dict]:
     """The report's rows by component name."""
-    return {row["component"]: row for report in rows for row in report["components"]}
+    return {row["component"]: row for report in rows for row in report["rows"]}
 
 
 @pytest.mark.parametrize(
