@@ -37,10 +37,10 @@ def _by_name_only(component: ComponentFacts, machine: MachineFacts, mode: Mode) 
 
 
 def _computes_on_cpu(component: ComponentFacts, machine: MachineFacts, mode: Mode) -> Verdict | None:
-    if machine.accelerator or (mode is Mode.MEMORY and _is_encoder(component)):
+    if not component.on_cpu or (mode is Mode.MEMORY and _is_encoder(component)):
         return None
     return Verdict(
-        Placement.RESIDENT, "ComfyUI computes on the CPU here, and the weights are in its memory already"
+        Placement.RESIDENT, "ComfyUI computes it on the CPU, and the weights are in its memory already"
     )
 
 
