@@ -28,7 +28,7 @@ class Placed:
 
     def row(self) -> PlacementRow:
         """Read the component's row of the report from the live model."""
-        asked = self.decision.asked
+        asked, applied = self.decision.asked, self._backend.applied()
         return PlacementRow(
             component=self.facts.name,
             model=self.facts.model,
@@ -36,7 +36,8 @@ class Placed:
             asked=asked.value if asked is not None else "auto",
             asked_by=str(self.decision.source) if self.decision.source is not None else "",
             decided=self.decision.placement.value,
-            applied=self._backend.applied(),
+            applied=applied.word,
+            how=applied.how,
             why=self.decision.reason,
             tiers=self._tiers(),
             moved_bytes=sum(self._ledger.moved.values()),

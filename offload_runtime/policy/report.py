@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from .quantities import format_bytes
+
+_WIDTH = 96
 
 
 @dataclass(frozen=True)
@@ -20,7 +23,9 @@ class PlacementRow:
         asked: the explicit placement, or `auto`.
         asked_by: who set it, or "" for automatic.
         decided: the resolved placement.
-        applied: what the live model really does, read back from it.
+        applied: the placement that is really in force, read back from the live model: one of the placement
+            words, or `comfyui` when the component is left to ComfyUI's own memory manager.
+        how: what that means on this machine, in words.
         why: the reason of the decision.
         tiers: where its weights are now: tier name → bytes.
         moved_bytes: bytes copied into layer slots since the component was attached.
@@ -34,6 +39,7 @@ class PlacementRow:
     asked_by: str
     decided: str
     applied: str
+    how: str
     why: str
     tiers: Mapping[str, int] = field(default_factory=dict)
     moved_bytes: int = 0
@@ -42,17 +48,23 @@ class PlacementRow:
     def lines(self) -> list[str]:
         """Return the component's block of the report text."""
         tiers = " · ".join(f"{tier} {format_bytes(count)}" for tier, count in self.tiers.items() if count)
-        asked = f"{self.asked} ({self.asked_by})" if self.asked_by else f"{self.asked} → {self.decided}"
+        asked = f"{self.asked} ({self.asked_by})" if self.asked_by else self.asked
+        if self.decided != self.asked:
+            asked += f" → {self.decided}"
         block = [
             f"{self.component} · {self.model} · {format_bytes(self.bytes)}",
             f"  asked    {asked}",
-            f"  applied  {self.applied}",
-            f"  why      {self.why}",
+            *_wrapped(f"  applied  {self.applied}: {self.how}"),
+            *_wrapped(f"  why      {self.why}"),
             f"  weights  {tiers or 'none loaded'}",
         ]
         if self.layer_runs:
             block.append(f"  moved    {format_bytes(self.moved_bytes)} in {self.layer_runs} layer runs")
         return block
+
+
+def _wrapped(line: str) -> list[str]:
+    return textwrap.wrap(line, _WIDTH, subsequent_indent=" " * len("  applied  "), break_long_words=False)
 
 
 @dataclass(frozen=True)
