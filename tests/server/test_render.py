@@ -59,9 +59,9 @@ def test_the_report_says_that_the_encoders_really_ran_layer_by_layer(pack_run: R
     assert {"text_encoder", "text_encoder_2", "image_encoder", "vae", "transformer"} <= set(rows)
     for name, layers in (("text_encoder", 12), ("text_encoder_2", 12), ("image_encoder", 24)):
         row = rows[name]
-        assert (row["asked"], row["decided"]) == ("layerwise", "layerwise")
+        assert (row["asked"], row["decided"], row["applied"]) == ("layerwise",) * 3
         assert row["asked_by"] == f"Placement Policy, node {node_called(queued, POLICY)}"
-        assert row["applied"].startswith(f"{layers} of {layers} layers run on the CPU")
+        assert row["how"].startswith(f"{layers} of {layers} layers run on the CPU")
         assert row["why"]
         assert row["layer_runs"] >= layers, "no layer was seen running"
         assert row["tiers"]["file"] > 0.9 * row["bytes"], "the weights are still in memory"
