@@ -34,7 +34,7 @@ def ours(sim: Accelerator, name: str, *, pinned: bool) -> tuple[Row, Ledger]:
             module.to(sim.device)
     ledger = Ledger()
     layers = tuple(Layer(f"blocks.{i}", block) for i, block in enumerate(model.blocks))
-    tier = MemoryTier(sim.device, PackedWeights(pin) if pinned else None)
+    tier = MemoryTier(sim.device, PackedWeights(pin if pinned else lambda size: None))
     streamer = Streamer([Stack("blocks", layers)], Lane(sim.device), tier, ledger)
     streamer.pack()
     streamer.allocate()

@@ -7,13 +7,15 @@ so there every event is None.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
 
 Event = Any
-"""An event of the device's own kind, or None for "already so"."""
+"""An event of the device's own kind, None for "already so", or a `Future` of either."""
 
 
 class Lane:
@@ -23,6 +25,7 @@ class Lane:
         self.device = device
         self._module = torch.get_device_module(device) if device.type != "cpu" else None
         self._copies = self._module.Stream(device) if self._module is not None else None
+        self._worker: ThreadPoolExecutor | None = None
 
     def copy(self, after: tuple[Event, ...], work: Callable[[], None]) -> Event:
         """Queue `work` on the copy stream behind some events; return the event of its end."""
@@ -36,13 +39,32 @@ class Lane:
             work()
         return self._copies.record_event()
 
+    def copy_in_background(self, after: tuple[Event, ...], work: Callable[[], None]) -> Event:
+        """Do the same on a thread of its own: a copy from pageable memory holds whoever asks for it.
+
+        An error of `work` is raised where its event is waited for.
+        """
+        if self._module is None:
+            return self.copy(after, work)
+        if self._worker is None:
+            self._worker = ThreadPoolExecutor(1, "layerwise-offload")
+            weakref.finalize(self, self._worker.shutdown, wait=False)
+        return self._worker.submit(self.copy, tuple(map(_settled, after)), work)
+
     def wait(self, event: Event) -> None:
-        """Let later compute work start after an event; the host does not wait."""
+        """Let later compute work start after an event; the host waits only for a background copy to be queued."""
+        event = _settled(event)
         if event is not None:
             self._compute().wait_event(event)
 
     def finish(self, event: Event) -> None:
-        """Let the host wait for an event: the masters may be written or given back after it."""
+        """Let the host wait for an event: the masters may be written or given back after it.
+
+        The error of a copy that failed is not raised here: nobody needs what it would have brought.
+        """
+        if isinstance(event, Future) and event.exception() is not None:
+            return
+        event = _settled(event)
         if event is not None:
             event.synchronize()
 
@@ -58,3 +80,7 @@ class Lane:
     def _compute(self) -> Any:
         assert self._module is not None
         return self._module.current_stream(self.device)
+
+
+def _settled(event: Event) -> Event:
+    return event.result() if isinstance(event, Future) else event

@@ -156,7 +156,6 @@ class Streamer:
             return forward(*args, **kwargs)
         occupant = self._ready(index, _masters(exchanges))
         try:
-            self._lane.wait(occupant.arrived)
             in_slot = {id(m): v for m, v in zip(occupant.masters, occupant.views, strict=True)}
             for exchange in exchanges:
                 exchange.parameters[exchange.name] = in_slot[id(exchange.master)]
@@ -168,13 +167,18 @@ class Streamer:
             self._free_after[self._side] = self._lane.mark()
 
     def _ready(self, index: int, masters: list[nn.Parameter]) -> _Occupant:
-        """Return the layer in a slot, copied there now if it was not expected."""
-        side = self._side_of(index, masters)
-        if side is not None and (occupant := self._sides[side]) is not None and not self._volatile:
-            self._side = side
-            return occupant
-        self._side = 1 - self._side
-        return self._put(index, masters, self._side)
+        """Return the layer in a slot, copied there now if it was not expected, and ordered before later work."""
+        side = None if self._volatile else self._side_of(index, masters)
+        self._side = 1 - self._side if side is None else side
+        occupant = self._sides[self._side] if side is not None else None
+        if occupant is None:
+            occupant = self._put(index, masters, self._side)
+        try:
+            self._lane.wait(occupant.arrived)
+        except BaseException:
+            self._sides[self._side] = None
+            raise
+        return occupant
 
     def _look_ahead(self, busy: int | None) -> None:
         """Start to copy the layer that is expected next into the side that is not busy."""
@@ -220,7 +224,8 @@ class Streamer:
                 for place, master in zip(views, masters, strict=True):
                     place.copy_(master, non_blocking=True)
 
-        arrived = self._lane.copy(tuple(after), transfer)
+        queue = self._lane.copy_in_background if self._tier.holds_the_host(block) else self._lane.copy
+        arrived = queue(tuple(after), transfer)
         if self._volatile:
             self._lane.finish(arrived)
         self._tier.finish(masters)
@@ -250,10 +255,10 @@ class Streamer:
 
     def _forget_slots(self) -> None:
         """Drop what the slots hold. Between two uses anybody may write the masters: no copy reads them then."""
-        for side, occupant in enumerate(self._sides):
+        occupants, self._sides = self._sides, [None, None]
+        for occupant in occupants:
             if occupant is not None:
                 self._lane.finish(occupant.arrived)
-            self._sides[side] = None
 
 
 def _masters(exchanges: Sequence[_Exchange]) -> list[nn.Parameter]:

@@ -18,7 +18,7 @@ class HostTier(Protocol):
 
     name: str
     overlaps: bool
-    """Whether a copy from here returns before it is done, so that it may be queued ahead of the computation."""
+    """Whether the next layer is copied ahead of its turn, into a second slot."""
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Tell whether the tensor's master lives here, so that it must be copied into a slot to be used."""
@@ -28,6 +28,9 @@ class HostTier(Protocol):
 
     def packed(self, masters: Sequence[nn.Parameter]) -> torch.Tensor | None:
         """Return the masters as one block of bytes in slot layout, or None when they are not."""
+
+    def holds_the_host(self, block: torch.Tensor | None) -> bool:
+        """Tell whether a copy of these masters returns only when it is done."""
 
     def expect(self, masters: Sequence[nn.Parameter]) -> None:
         """Hear that these masters are read soon."""
@@ -41,16 +44,15 @@ class MemoryTier:
 
     Args:
         device: the compute device.
-        weights: packs each layer into one pinned block, so that it is copied at once and without holding the
-            host; None leaves the masters as they are.
+        weights: packs each layer into one block, so that it is copied at once.
     """
 
     name = "memory"
+    overlaps = True
 
-    def __init__(self, device: torch.device, weights: PackedWeights | None = None) -> None:
+    def __init__(self, device: torch.device, weights: PackedWeights) -> None:
         self._device = device
         self._weights = weights
-        self.overlaps = weights is not None
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Everything that is not on the compute device yet."""
@@ -58,12 +60,15 @@ class MemoryTier:
 
     def pack(self, masters: Sequence[nn.Parameter]) -> None:
         """Pin them, as far as the budget goes."""
-        if self._weights is not None:
-            self._weights.pack(masters)
+        self._weights.pack(masters)
 
     def packed(self, masters: Sequence[nn.Parameter]) -> torch.Tensor | None:
-        """Return their pinned block."""
-        return self._weights.block(masters) if self._weights is not None else None
+        """Return their block."""
+        return self._weights.block(masters)
+
+    def holds_the_host(self, block: torch.Tensor | None) -> bool:
+        """Unless they are pinned."""
+        return block is None or not self._weights.is_pinned(block)
 
     def expect(self, masters: Sequence[nn.Parameter]) -> None:
         """Nothing to do: memory is always ready."""
@@ -91,6 +96,10 @@ class MappedTier:
     def packed(self, masters: Sequence[nn.Parameter]) -> torch.Tensor | None:
         """A file's tensors are not in slot layout."""
         return None
+
+    def holds_the_host(self, block: torch.Tensor | None) -> bool:
+        """The CPU that copies is the one that computes."""
+        return False
 
     def expect(self, masters: Sequence[nn.Parameter]) -> None:
         """Ask the kernel to read the pages ahead, while the current layer computes."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import threading
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -48,7 +50,7 @@ def stream(
     sim: Accelerator, model: Model, *, pinned: bool = True, budget: int | None = None
 ) -> tuple[Streamer, Ledger]:
     layers = tuple(Layer(f"blocks.{i}", block) for i, block in enumerate(model.blocks))
-    tier, ledger = MemoryTier(sim.device, PackedWeights(pin) if pinned else None), Ledger()
+    tier, ledger = MemoryTier(sim.device, PackedWeights(pin if pinned else lambda size: None)), Ledger()
     streamer = Streamer([Stack("blocks", layers)], Lane(sim.device), tier, ledger, budget)
     streamer.pack()
     streamer.install()
@@ -200,6 +202,38 @@ def test_after_a_failure_in_any_layer_the_next_use_is_right(
     assert torch.equal(model.run(x.to(sim.device), FORWARD).cpu(), expected)
     streamer.install()
     assert torch.equal(model.run(x.to(sim.device), FORWARD).cpu(), expected)
+
+
+def test_an_error_of_a_background_copy_is_raised_by_the_layer_that_needs_it(
+    sim: Accelerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, x = Model([256] * 6), torch.randn(3, 64)
+    expected = model.run(x, FORWARD)
+    streamer, _ = stream(sim, model, pinned=False)
+    copy = Lane.copy
+
+    def fail(self: Lane, after: object, work: object) -> object:
+        monkeypatch.setattr(Lane, "copy", copy)
+        raise RuntimeError("the host memory is gone")
+
+    monkeypatch.setattr(Lane, "copy", fail)
+    with pytest.raises(RuntimeError, match="host memory is gone"):
+        model.run(x.to(sim.device), FORWARD)
+    streamer.install()
+    assert torch.equal(model.run(x.to(sim.device), FORWARD).cpu(), expected)
+
+
+def test_the_background_thread_ends_with_the_lane(sim: Accelerator) -> None:
+    model = Model([256] * 2)
+    kept = stream(sim, model, pinned=False)
+    model.run(torch.randn(3, 64).to(sim.device), [0, 1])
+    threads = [t for t in threading.enumerate() if t.name.startswith("layerwise-offload")]
+    assert len(threads) == 1
+    kept[0].uninstall()
+    del kept
+    gc.collect()
+    threads[0].join(timeout=10)
+    assert not threads[0].is_alive()
 
 
 def test_two_models_share_the_lane(sim: Accelerator) -> None:

@@ -32,6 +32,9 @@ class EverythingTier:
     def packed(self, masters: Iterable[torch.Tensor]) -> None:
         return None
 
+    def holds_the_host(self, block: torch.Tensor | None) -> bool:
+        return False
+
     def expect(self, tensors: Iterable[torch.Tensor]) -> None:
         self.expected.extend(id(tensor) for tensor in tensors)
 
