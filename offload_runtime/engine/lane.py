@@ -32,7 +32,7 @@ class Lane:
         if self._module is None or self._copies is None:
             work()
             return None
-        for event in after:
+        for event in map(_end_of, after):
             if event is not None:
                 self._copies.wait_event(event)
         with self._module.stream(self._copies):
@@ -49,7 +49,7 @@ class Lane:
         if self._worker is None:
             self._worker = ThreadPoolExecutor(1, "layerwise-offload")
             weakref.finalize(self, self._worker.shutdown, wait=False)
-        return self._worker.submit(self.copy, tuple(map(_settled, after)), work)
+        return self._worker.submit(self.copy, after, work)
 
     def wait(self, event: Event) -> None:
         """Let later compute work start after an event; the host waits only for a background copy to be queued."""
@@ -62,9 +62,7 @@ class Lane:
 
         The error of a copy that failed is not raised here: nobody needs what it would have brought.
         """
-        if isinstance(event, Future) and event.exception() is not None:
-            return
-        event = _settled(event)
+        event = _end_of(event)
         if event is not None:
             event.synchronize()
 
@@ -84,3 +82,10 @@ class Lane:
 
 def _settled(event: Event) -> Event:
     return event.result() if isinstance(event, Future) else event
+
+
+def _end_of(event: Event) -> Event:
+    """Return the event itself; a background copy that failed has ended, too."""
+    if isinstance(event, Future) and event.exception() is not None:
+        return None
+    return _settled(event)

@@ -1,9 +1,8 @@
-"""The slots: one preallocated buffer on the device that holds the running layer and the next one.
+"""The slots: one preallocated buffer on the device that holds the running layer and those that come next.
 
-Consecutive layers lie at opposite ends of the buffer, so layers of unequal size share it by bytes: it is as
-large as the largest pair of neighbours, not twice the largest layer. Addresses repeat from pass to pass, and
-layers with the same layout share the views, which are made once: the steady state constructs no tensor and
-allocates nothing.
+Layers of unequal size share it by bytes: it is as large as the largest pair of neighbours, not twice the largest
+layer. Addresses repeat from use to use, and layers with the same layout share the views, which are made once:
+the steady state constructs no tensor and allocates nothing.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def views_into(buffer: torch.Tensor, start: int, layout: Layout) -> list[nn.Para
 
 
 class Slots:
-    """A buffer of `capacity` bytes on `device` with two ends to put layers at."""
+    """A buffer of `capacity` bytes on `device`; `schedule` says what lies where."""
 
     def __init__(self, capacity: int, device: torch.device) -> None:
         self._views: dict[tuple[int, Layout], list[nn.Parameter]] = {}
@@ -65,10 +64,6 @@ class Slots:
     def capacity(self) -> int:
         """The size of the buffer in bytes."""
         return self._buffer.numel()
-
-    def start(self, side: int, size: int) -> int:
-        """Return where a layer of `size` bytes lies at side 0 (the front) or 1 (the back)."""
-        return 0 if side == 0 else self.capacity - _aligned(size)
 
     def region(self, start: int, size: int) -> torch.Tensor:
         """Return the bytes of a region, for one flat copy."""

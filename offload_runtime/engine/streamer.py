@@ -6,20 +6,20 @@ whatever happened inside: `try/finally` around `forward`, because torch's `alway
 quantised and GGUF tensors, and anybody who keeps a reference to a Parameter.
 
 Weights are read through the module when they are copied, so a LoRA or a replaced Parameter is always seen.
-While a layer computes, the one that ran after it last time is copied into the other end of the slots.
+While a layer computes, those that ran after it last time are copied into what is free of the slots.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 from torch import nn
 
 from .lane import Event, Lane
 from .ledger import Ledger
+from .schedule import Fetch, Region, Schedule, largest_neighbours
 from .slots import Slots, layout_of, packed_bytes, why_unmovable
 from .stacks import Layer, Stack, stack_layers
 from .tiers import HostTier
@@ -37,24 +37,25 @@ class _Exchange(NamedTuple):
 
 @dataclass
 class _Occupant:
-    """A layer in one side of the slots, with the events that order its use.
+    """A layer in the slots, with the events that order its use.
 
     Attributes:
-        layer: its index.
         masters: the weights that were copied; others now mean that the copy is stale.
-        views: the same weights in the slot.
-        arrived: after this event they may be read.
+        views: the same weights in the slots.
+        region: where it lies.
+        arrived: after this event it may be read.
+        released: after this event it may be overwritten.
     """
 
-    layer: int
     masters: list[nn.Parameter]
     views: list[nn.Parameter]
-    size: int
+    region: Region
     arrived: Event
+    released: Event = None
 
 
 class Streamer:
-    """Runs the layers of some stacks out of two slots.
+    """Runs the layers of some stacks out of slots.
 
     Life cycle: `install` wraps the layers and begins a use, `allocate` takes the slots' memory, `free` gives it
     back and `uninstall` unwraps. Installed without slots, the first layer call allocates them.
@@ -76,11 +77,11 @@ class Streamer:
         self._ledger = ledger
         self._budget = budget
         self._trace = Trace(range(len(self._layers)))
-        self._slots: Slots | None = None
-        self._sides: list[_Occupant | None] = [None, None]
-        self._free_after: list[Event] = [None, None]  # after these events a side may be overwritten
-        self._side = 1  # the side that ran last
         self._volatile = False
+        self._slots: Slots | None = None
+        self._schedule = Schedule(0, [])
+        self._held: dict[int, _Occupant] = {}
+        self._leaving: list[tuple[Region, Event]] = []  # memory that was given up, and when it is free
 
     @property
     def slot_bytes(self) -> int:
@@ -90,13 +91,11 @@ class Streamer:
     @property
     def footprint(self) -> int:
         """The device memory that the slots take while the component is loaded: the largest two neighbours."""
-        sizes = [self._room(layer) for layer in self._layers]
-        if not sizes:
-            return 0
-        largest = max(sizes)
+        sizes = [packed_bytes(_movable(layer)) for layer in self._layers]
+        largest = max(sizes, default=0)
         if not self._tier.overlaps:
             return largest
-        pair = max((a + b for a, b in pairwise(sizes)), default=largest)
+        pair = largest_neighbours(sizes)
         return max(largest, pair if self._budget is None else min(pair, self._budget))
 
     def install(self, *, volatile: bool = False) -> None:
@@ -138,100 +137,116 @@ class Streamer:
     def free(self) -> int:
         """Give the slots' memory back and return how many bytes that were."""
         freed = self.slot_bytes
+        self._forget_slots()
         if freed:
             self._lane.settle()
         self._slots = None
-        self._forget_slots()
-        self._free_after = [None, None]
+        self._leaving.clear()
         self._ledger.record_slots(-freed)
         return freed
 
     def run(self, index: int, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call the `forward` of one of the layers with its weights in a slot."""
-        self._trace.record(index)
+        position = self._trace.record(index)
         self._ledger.layer_runs += 1
         exchanges = self._exchanges(self._layers[index])
         if not exchanges:
-            self._look_ahead(None)
+            self._look_ahead(index, position)
             return forward(*args, **kwargs)
-        occupant = self._ready(index, _masters(exchanges))
+        occupant = self._ready(index, position, _masters(exchanges))
         try:
             in_slot = {id(m): v for m, v in zip(occupant.masters, occupant.views, strict=True)}
             for exchange in exchanges:
                 exchange.parameters[exchange.name] = in_slot[id(exchange.master)]
-            self._look_ahead(self._side)
+            self._look_ahead(index, position)
             return forward(*args, **kwargs)
         finally:
             for exchange in exchanges:
                 exchange.parameters[exchange.name] = exchange.master
-            self._free_after[self._side] = self._lane.mark()
+            occupant.released = self._lane.mark()
 
-    def _ready(self, index: int, masters: list[nn.Parameter]) -> _Occupant:
+    def _ready(self, index: int, position: int, masters: list[nn.Parameter]) -> _Occupant:
         """Return the layer in a slot, copied there now if it was not expected, and ordered before later work."""
-        side = None if self._volatile else self._side_of(index, masters)
-        self._side = 1 - self._side if side is None else side
-        occupant = self._sides[self._side] if side is not None else None
-        if occupant is None:
-            occupant = self._put(index, masters, self._side)
+        occupant = self._held.get(index)
+        if occupant is None or self._volatile or not _same(occupant.masters, masters):
+            self._give_up(index)
+            self._ensure_slots(packed_bytes(masters))
+            occupant = self._put(self._schedule.demand(index, position), masters)
         try:
             self._lane.wait(occupant.arrived)
         except BaseException:
-            self._sides[self._side] = None
+            self._give_up(index)
             raise
         return occupant
 
-    def _look_ahead(self, busy: int | None) -> None:
-        """Start to copy the layer that is expected next into the side that is not busy."""
-        index = self._trace.next()
-        if index is None or self._volatile:
-            return
-        masters = _masters(self._exchanges(self._layers[index]))
-        if not masters:
+    def _look_ahead(self, index: int, position: int) -> None:
+        """Start to copy what is expected next into what is free."""
+        if self._volatile or position < 0:
             return
         if not self._tier.overlaps:
-            self._tier.expect(masters)
+            following = self._trace.expected[position + 1 : position + 2]
+            for layer in following:
+                self._tier.expect(_masters(self._exchanges(self._layers[layer])))
             return
-        side = 1 - busy if busy is not None else 1 - self._side
-        if self._side_of(index, masters) is not None:
-            return
-        current = self._sides[busy] if busy is not None else None
-        if (current.size if current is not None else 0) + packed_bytes(masters) <= self.slot_bytes:
-            self._put(index, masters, side)
+        for fetch in self._schedule.ahead(index, position):
+            self._put(fetch, _masters(self._exchanges(self._layers[fetch.layer])))
 
-    def _side_of(self, index: int, masters: list[nn.Parameter]) -> int | None:
-        for side, occupant in enumerate(self._sides):
-            if occupant is not None and occupant.layer == index and _same(occupant.masters, masters):
-                return side
-        return None
-
-    def _put(self, index: int, masters: list[nn.Parameter], side: int) -> _Occupant:
-        size = packed_bytes(masters)
-        slots = self._ensure_slots(size)
-        self._sides[side] = None
-        after = [self._free_after[side]]
-        other = self._sides[1 - side]
-        if other is not None and other.size + size > slots.capacity:
-            self._sides[1 - side] = None
-            after += [self._free_after[1 - side], other.arrived]
-        start = slots.start(side, size)
-        views = slots.views(start, layout_of(masters))
+    def _put(self, fetch: Fetch, masters: list[nn.Parameter]) -> _Occupant:
+        slots, region = self._slots, fetch.region
+        assert slots is not None
+        for other in fetch.evicted:
+            self._give_up(other)
+        after = tuple(event for left, event in self._leaving if left.overlaps(region))
+        self._leaving = [
+            (r, e) for r, e in self._leaving if not (region.start <= r.start and r.end <= region.end)
+        ]
+        views = slots.views(region.start, layout_of(masters))
         block = self._tier.packed(masters)
 
         def transfer() -> None:
             if block is not None:
-                slots.region(start, block.numel()).copy_(block, non_blocking=True)
+                slots.region(region.start, block.numel()).copy_(block, non_blocking=True)
             else:
                 for place, master in zip(views, masters, strict=True):
                     place.copy_(master, non_blocking=True)
 
         queue = self._lane.copy_in_background if self._tier.holds_the_host(block) else self._lane.copy
-        arrived = queue(tuple(after), transfer)
+        arrived = queue(after, transfer)
         if self._volatile:
             self._lane.finish(arrived)
         self._tier.finish(masters)
         self._ledger.record_move(self._tier.name, sum(master.nbytes for master in masters))
-        occupant = self._sides[side] = _Occupant(index, masters, views, size, arrived)
+        occupant = self._held[fetch.layer] = _Occupant(masters, views, region, arrived)
         return occupant
+
+    def _give_up(self, index: int) -> None:
+        """Let a layer's memory go, as soon as what reads and writes it is done."""
+        occupant = self._held.pop(index, None)
+        self._schedule.drop(index)
+        if occupant is not None:
+            self._leaving += [(occupant.region, occupant.arrived), (occupant.region, occupant.released)]
+
+    def _ensure_slots(self, capacity: int) -> None:
+        if self._slots is None or self._slots.capacity < capacity:
+            self.free()
+            self._slots = Slots(max(capacity, self.footprint), self._lane.device)
+            self._ledger.record_slots(self._slots.capacity)
+            # The memory may be what compute has just given back, and is still working on.
+            self._leaving = [(Region(0, self._slots.capacity), self._lane.mark())]
+            self._begin_schedule()
+
+    def _begin_schedule(self) -> None:
+        sizes = [packed_bytes(_masters(self._exchanges(layer))) for layer in self._layers]
+        self._schedule = Schedule(self.slot_bytes, sizes)
+        self._schedule.expect(self._trace.expected)
+
+    def _forget_slots(self) -> None:
+        """Drop what the slots hold. Between two uses anybody may write the masters: no copy reads them then."""
+        for index, occupant in list(self._held.items()):
+            self._give_up(index)
+            self._lane.finish(occupant.arrived)
+        if self._slots is not None:
+            self._begin_schedule()
 
     def _exchanges(self, layer: Layer) -> list[_Exchange]:
         return [
@@ -240,25 +255,9 @@ class Streamer:
             if why_unmovable(parameter) is None and self._tier.holds(parameter)
         ]
 
-    def _room(self, layer: Layer) -> int:
-        unique = {id(p): p for _, _, p in _entries(layer.module) if why_unmovable(p) is None}
-        return packed_bytes(list(unique.values()))
 
-    def _ensure_slots(self, capacity: int) -> Slots:
-        if self._slots is None or self._slots.capacity < capacity:
-            self.free()
-            self._slots = Slots(max(capacity, self.footprint), self._lane.device)
-            self._ledger.record_slots(self._slots.capacity)
-            # The memory may be what compute has just given back, and is still working on.
-            self._free_after = [self._lane.mark()] * 2
-        return self._slots
-
-    def _forget_slots(self) -> None:
-        """Drop what the slots hold. Between two uses anybody may write the masters: no copy reads them then."""
-        occupants, self._sides = self._sides, [None, None]
-        for occupant in occupants:
-            if occupant is not None:
-                self._lane.finish(occupant.arrived)
+def _movable(layer: Layer) -> list[nn.Parameter]:
+    return list({id(p): p for _, _, p in _entries(layer.module) if why_unmovable(p) is None}.values())
 
 
 def _masters(exchanges: Sequence[_Exchange]) -> list[nn.Parameter]:

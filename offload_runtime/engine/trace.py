@@ -13,7 +13,7 @@ LONGEST = 1 << 16
 
 
 class Trace:
-    """Records layer indices and predicts the next one.
+    """Records layer indices and predicts the next ones.
 
     Args:
         expected: the order to predict before anything has run, such as registration order.
@@ -30,16 +30,17 @@ class Trace:
             self._last = self._now
         self._now, self._cursor = [], -1
 
-    def record(self, layer: int) -> None:
-        """Note that a layer runs now."""
+    def record(self, layer: int) -> int:
+        """Note that a layer runs now; return its place in the prediction, or -1 when it has none."""
         if len(self._now) < LONGEST:
             self._now.append(layer)
         self._cursor = self._find(layer)
+        return self._cursor
 
-    def next(self) -> int | None:
-        """Return the layer that is expected to run next, or None when the use is expected to end."""
-        after = self._cursor + 1
-        return self._last[after] if 0 < after < len(self._last) else None
+    @property
+    def expected(self) -> Sequence[int]:
+        """The order that is predicted for this use."""
+        return self._last
 
     def _find(self, layer: int) -> int:
         """Return the nearest place of a layer in the last use, looking ahead first; -1 when it has none."""
