@@ -24,7 +24,7 @@ def why_unmovable(tensor: torch.Tensor) -> str | None:
         return f"{type(tensor).__name__} is a tensor subclass with a layout of its own"
     if tensor.device.type == "meta":
         return "it has no data"
-    if tensor.layout is not torch.strided or not _is_dense(tensor):
+    if tensor.layout is not torch.strided or not (tensor.is_contiguous() or _is_dense(tensor)):
         return "its memory is not one dense block"
     return None
 

@@ -72,6 +72,8 @@ class Streamer:
         self, stacks: Sequence[Stack], lane: Lane, tier: HostTier, ledger: Ledger, budget: int | None = None
     ) -> None:
         self._layers = tuple(stack_layers(stacks))
+        # Where the weights are looked up when a layer runs: walking its modules every time would cost more.
+        self._entries = [list(_entries(layer.module)) for layer in self._layers]
         self._lane = lane
         self._tier = tier
         self._ledger = ledger
@@ -127,8 +129,8 @@ class Streamer:
 
     def pack(self) -> None:
         """Bring the masters of every layer into the form that copies fastest."""
-        for layer in self._layers:
-            self._tier.pack(_masters(self._exchanges(layer)))
+        for index in range(len(self._layers)):
+            self._tier.pack(_masters(self._exchanges(index)))
 
     def allocate(self) -> None:
         """Take the slots' memory now, so that nobody else plans with it."""
@@ -149,7 +151,7 @@ class Streamer:
         """Call the `forward` of one of the layers with its weights in a slot."""
         position = self._trace.record(index)
         self._ledger.layer_runs += 1
-        exchanges = self._exchanges(self._layers[index])
+        exchanges = self._exchanges(index)
         if not exchanges:
             self._look_ahead(index, position)
             return forward(*args, **kwargs)
@@ -186,10 +188,10 @@ class Streamer:
         if not self._tier.overlaps:
             following = self._trace.expected[position + 1 : position + 2]
             for layer in following:
-                self._tier.expect(_masters(self._exchanges(self._layers[layer])))
+                self._tier.expect(_masters(self._exchanges(layer)))
             return
         for fetch in self._schedule.ahead(index, position):
-            self._put(fetch, _masters(self._exchanges(self._layers[fetch.layer])))
+            self._put(fetch, _masters(self._exchanges(fetch.layer)))
 
     def _put(self, fetch: Fetch, masters: list[nn.Parameter]) -> _Occupant:
         slots, region = self._slots, fetch.region
@@ -236,7 +238,7 @@ class Streamer:
             self._begin_schedule()
 
     def _begin_schedule(self) -> None:
-        sizes = [packed_bytes(_masters(self._exchanges(layer))) for layer in self._layers]
+        sizes = [packed_bytes(_masters(self._exchanges(index))) for index in range(len(self._layers))]
         self._schedule = Schedule(self.slot_bytes, sizes)
         self._schedule.expect(self._trace.expected)
 
@@ -248,16 +250,18 @@ class Streamer:
         if self._slots is not None:
             self._begin_schedule()
 
-    def _exchanges(self, layer: Layer) -> list[_Exchange]:
+    def _exchanges(self, index: int) -> list[_Exchange]:
         return [
-            _Exchange(module._parameters, name, parameter)
-            for module, name, parameter in _entries(layer.module)
-            if why_unmovable(parameter) is None and self._tier.holds(parameter)
+            _Exchange(parameters, name, parameter)
+            for parameters, name in self._entries[index]
+            if (parameter := parameters.get(name)) is not None
+            and self._tier.holds(parameter)
+            and why_unmovable(parameter) is None
         ]
 
 
 def _movable(layer: Layer) -> list[nn.Parameter]:
-    return list({id(p): p for _, _, p in _entries(layer.module) if why_unmovable(p) is None}.values())
+    return [parameter for parameter in layer.module.parameters() if why_unmovable(parameter) is None]
 
 
 def _masters(exchanges: Sequence[_Exchange]) -> list[nn.Parameter]:
@@ -268,8 +272,7 @@ def _same(one: Sequence[nn.Parameter], other: Sequence[nn.Parameter]) -> bool:
     return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
 
 
-def _entries(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Parameter]]:
+def _entries(module: nn.Module) -> Iterator[tuple[dict[str, nn.Parameter | None], str]]:
     for child in module.modules():
-        for name, parameter in child._parameters.items():
-            if parameter is not None:
-                yield child, name, parameter
+        for name in child._parameters:
+            yield child._parameters, name
