@@ -22,6 +22,8 @@ _FACTORIES = (
     "randn", "tensor", "zeros", "zeros_like",
 )  # fmt: skip
 
+_METHODS = ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros")
+
 #: In shape-only mode a host copy of at least this size is charged but not made.
 _SKIPPED_COPY = 1 << 20
 
@@ -140,8 +142,9 @@ def _pinning(patches: Patches) -> None:
 
     patches.set(torch.Tensor, "is_pinned", is_pinned)
     patches.set(torch.Tensor, "pin_memory", pin_memory)
-    for name in _FACTORIES:
-        patches.set(torch, name, _pinnable(getattr(torch, name)))
+    for owner, names in ((torch, _FACTORIES), (torch.Tensor, _METHODS)):
+        for name in names:
+            patches.set(owner, name, _pinnable(getattr(owner, name)))
 
 
 def _pinnable(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -189,7 +192,12 @@ def _host_copies(patches: Patches) -> None:
                 active().host.copied(self[index], value if on_host(value) else None, "host copy")
         set_item(self, index, value)
 
+    def foreach_copy_(self: Any, src: Any, non_blocking: bool = False) -> None:
+        for target, source in zip(self, src, strict=True):
+            target.copy_(source, non_blocking)
+
     patches.set(torch.Tensor, "copy_", copy_)
+    patches.set(torch, "_foreach_copy_", foreach_copy_)
     patches.set(torch.Tensor, "fill_", noted(fill, "host fill"))
     patches.set(torch.Tensor, "zero_", noted(zero, "host fill"))
     patches.set(torch.Tensor, "__setitem__", __setitem__)

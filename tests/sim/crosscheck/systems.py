@@ -99,7 +99,10 @@ def _core(sim: Accelerator, name: str, *, streams: int, pinned: bool) -> Row:
         with torch.inference_mode():
             patcher.patch_model(sim.device, lowvram_model_memory=0.1)
         given = model.sample(sim.device)
-        return measure(sim, lambda: model(given))
+        row = measure(sim, lambda: model(given))
+        sim.synchronize()
+        patcher.unpin_all_weights()
+        return row
     finally:
         comfy.close()
 
