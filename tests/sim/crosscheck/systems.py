@@ -11,7 +11,7 @@ import torch
 from ..accelerator import Accelerator
 from ..comfyui import ComfyUI, tree
 from ..profile import Profile
-from .standins import StandIn, build
+from .standins import build
 
 MB = 1e6
 Run = Callable[[], Any]
@@ -92,7 +92,7 @@ def _core(sim: Accelerator, name: str, *, streams: int, pinned: bool) -> Row:
     """Core's legacy path with no room for any weight."""
     comfy = ComfyUI(sim, streams=streams, pinned=pinned)
     try:
-        model: StandIn = build(name, comfy.ops.manual_cast)
+        model = build(name, comfy.ops.manual_cast)
         patcher = comfy.model_patcher.ModelPatcher(
             model, load_device=sim.device, offload_device=torch.device("cpu")
         )
@@ -122,7 +122,7 @@ def comfy_sync(sim: Accelerator, name: str) -> Row:
 def _dynamic(sim: Accelerator, name: str, *, room: bool) -> Row:
     comfy = ComfyUI(sim)
     try:
-        model: StandIn = build(name, comfy.ops.manual_cast)
+        model = build(name, comfy.ops.manual_cast)
         comfy.enable_dynamic()
         patcher = comfy.model_patcher.ModelPatcherDynamic(model, sim.device, torch.device("cpu"))
         given = model.sample(sim.device)
