@@ -11,6 +11,7 @@ import torch
 from ..accelerator import Accelerator
 from ..comfyui import ComfyUI, tree
 from ..profile import Profile
+from .ring import Ring
 from .standins import build
 
 MB = 1e6
@@ -83,6 +84,17 @@ def whole_pinned(sim: Accelerator, name: str) -> Row:
             parameter.data = master
 
     return measure(sim, run)
+
+
+def ref_ring(sim: Accelerator, name: str, half_resident: bool = False) -> Row:
+    model = build(name)
+    Ring(model, sim.device, half_resident)
+    given = model.sample(sim.device)
+    return measure(sim, lambda: model(given))
+
+
+def ref_ring_half(sim: Accelerator, name: str) -> Row:
+    return ref_ring(sim, name, half_resident=True)
 
 
 # ComfyUI ----------------------------------------------------------------------------------------------
