@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .dispatch import SPECIAL, Call, dispatch, note_use
+from .dispatch import SPECIAL, Call, note_use
 from .host import span
 from .operators import aten, operator
 from .runtime import Runtime
@@ -144,18 +144,10 @@ def _item(runtime: Runtime, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
     return aten._local_scalar_dense.default(host)
 
 
-def _foreach_copy_(runtime: Runtime, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    targets, sources = args[0], args[1]
-    rest = args[2:]
-    for target, source in zip(targets, sources, strict=True):
-        dispatch(aten.copy_.default, (target, source, *rest), kwargs)
-
-
 SPECIAL.update(
     {
         aten.copy_.default: _copy_,
         aten._to_copy.default: _to_copy,
         aten._local_scalar_dense.default: _item,
-        aten._foreach_copy_.default: _foreach_copy_,
     }
 )

@@ -22,6 +22,8 @@ _FACTORIES = (
     "randn", "tensor", "zeros", "zeros_like",
 )  # fmt: skip
 
+_METHODS = ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros")
+
 #: In shape-only mode a host copy of at least this size is charged but not made.
 _SKIPPED_COPY = 1 << 20
 
@@ -140,8 +142,9 @@ def _pinning(patches: Patches) -> None:
 
     patches.set(torch.Tensor, "is_pinned", is_pinned)
     patches.set(torch.Tensor, "pin_memory", pin_memory)
-    for name in _FACTORIES:
-        patches.set(torch, name, _pinnable(getattr(torch, name)))
+    for owner, names in ((torch, _FACTORIES), (torch.Tensor, _METHODS)):
+        for name in names:
+            patches.set(owner, name, _pinnable(getattr(owner, name)))
 
 
 def _pinnable(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -155,16 +158,29 @@ def _pinnable(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tenso
     return make
 
 
+def _on_host(*tensors: Any) -> bool:
+    return all(type(t) in (torch.Tensor, torch.nn.Parameter) and t.device.type == "cpu" for t in tensors)
+
+
+def _noted(write: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """A method that overwrites its tensor, made visible."""
+
+    @functools.wraps(write)
+    def wrapper(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if _on_host(self):
+            with active().machine.lock:
+                active().host.copied(self, None, name)
+        return write(self, *args, **kwargs)
+
+    return wrapper
+
+
 def _host_copies(patches: Patches) -> None:
     """Host-to-host writes take time, and must not touch pinned bytes that a copy still uses."""
-    copy, fill, zero = torch.Tensor.copy_, torch.Tensor.fill_, torch.Tensor.zero_
-    set_item = torch.Tensor.__setitem__
-
-    def on_host(*tensors: Any) -> bool:
-        return all(type(t) in (torch.Tensor, torch.nn.Parameter) and t.device.type == "cpu" for t in tensors)
+    copy, set_item = torch.Tensor.copy_, torch.Tensor.__setitem__
 
     def copy_(self: torch.Tensor, other: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-        if not on_host(self, other):
+        if not _on_host(self, other):
             return copy(self, other, non_blocking)
         runtime = active()
         with runtime.machine.lock:
@@ -173,25 +189,20 @@ def _host_copies(patches: Patches) -> None:
             return self
         return copy(self, other, non_blocking)
 
-    def noted(write: Callable[..., Any], name: str) -> Callable[..., Any]:
-        @functools.wraps(write)
-        def wrapper(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            if on_host(self):
-                with active().machine.lock:
-                    active().host.copied(self, None, name)
-            return write(self, *args, **kwargs)
-
-        return wrapper
-
     def __setitem__(self: torch.Tensor, index: Any, value: Any) -> None:
-        if on_host(self) and self.is_pinned():
+        if _on_host(self) and self.is_pinned():
             with active().machine.lock:
-                active().host.copied(self[index], value if on_host(value) else None, "host copy")
+                active().host.copied(self[index], value if _on_host(value) else None, "host copy")
         set_item(self, index, value)
 
+    def foreach_copy_(self: Any, src: Any, non_blocking: bool = False) -> None:
+        for target, source in zip(self, src, strict=True):
+            target.copy_(source, non_blocking)
+
     patches.set(torch.Tensor, "copy_", copy_)
-    patches.set(torch.Tensor, "fill_", noted(fill, "host fill"))
-    patches.set(torch.Tensor, "zero_", noted(zero, "host fill"))
+    patches.set(torch, "_foreach_copy_", foreach_copy_)
+    patches.set(torch.Tensor, "fill_", _noted(torch.Tensor.fill_, "host fill"))
+    patches.set(torch.Tensor, "zero_", _noted(torch.Tensor.zero_, "host fill"))
     patches.set(torch.Tensor, "__setitem__", __setitem__)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -77,6 +78,27 @@ def test_a_text_encoder_that_fits_partly_streams_the_rest(
     streamed = clip.patcher.model_size() - clip.patcher.loaded_size()
     assert streamed * 0.5 < m.to_device < streamed * 1.3
     assert m.overlap_ms > 0
+
+
+@pytest.mark.card(shapes=True)
+def test_t5_xxl_of_real_size_streams_in_shape_only_mode(comfy: ComfyUI) -> None:
+    """9.5 GB through ComfyUI's real T5 on a card that holds none of it, in seconds and in no memory."""
+    t5 = importlib.import_module("comfy.text_encoders.t5")
+    config = json.loads((Path(t5.__file__).parent / "t5_config_xxl.json").read_text())
+    model = t5.T5(config, torch.float16, torch.device("meta"), comfy.ops.manual_cast).to_empty(device="cpu")
+    patcher = comfy.model_patcher.ModelPatcher(model, comfy.sim.device, CPU)
+    patcher.patch_model(comfy.sim.device, lowvram_model_memory=0.1)
+    tokens = torch.zeros(1, 256, dtype=torch.int64, device=comfy.sim.device)
+    start = time.process_time()
+    with comfy.sim.measure() as m:
+        result = model(tokens, None)[0]
+    comfy.sim.synchronize()
+    patcher.unpin_all_weights()
+    assert result.shape == (1, 256, 4096)
+    assert m.to_device > 9e9
+    assert m.ms > 9e9 / comfy.sim.profile.link * 1000
+    assert comfy.sim.memory.weights_peak < 1e9
+    assert time.process_time() - start < 20
 
 
 def test_an_encode_that_left_the_card_is_seen_by_its_kernels(comfy: ComfyUI) -> None:

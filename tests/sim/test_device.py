@@ -262,6 +262,33 @@ def test_swapping_parameter_entries_runs_on_the_device(sim: Accelerator) -> None
     assert all(layer._parameters[name] is p for name, p in host.items())
 
 
+@pytest.mark.parametrize("inference", [False, True])
+def test_copies_in_bulk_are_copies(sim: Accelerator, inference: bool) -> None:
+    with torch.inference_mode(inference):
+        host = [torch.full((4,), float(i)).pin_memory() for i in range(3)]
+        ours = [torch.empty(4, device=sim.device) for _ in host]
+        torch._foreach_copy_(ours, host, non_blocking=True)
+        assert [t.tolist() for t in ours] == [[0] * 4, [1] * 4, [2] * 4]
+    assert sim.timeline.moved("to_device") == 48
+
+
+def test_pinned_memory_can_be_made_in_every_way(sim: Accelerator) -> None:
+    like = torch.zeros(3)
+    for made in (
+        torch.empty(3, pin_memory=True),
+        torch.zeros(3, pin_memory=True),
+        torch.empty_like(like, pin_memory=True),
+        torch.tensor([1.0], pin_memory=True),
+        like.new_empty(3, pin_memory=True),
+        like.pin_memory(),
+    ):
+        assert made.is_pinned()
+        assert type(made) is torch.Tensor
+    assert not like.is_pinned()
+    with pytest.raises(RuntimeError, match="only dense CPU tensors"):
+        torch.ones(1, device=sim.device).pin_memory()
+
+
 class Tagged(torch.Tensor):
     """A subclass without a dispatch of its own, as GGUF loaders use."""
 

@@ -133,8 +133,8 @@ def test_an_explicit_hand_off_orders_what_is_not_watched(sim: Accelerator) -> No
     staging.to(sim.device, non_blocking=True)
 
 
-def test_a_staging_worker_overlaps_the_device(sim: Accelerator) -> None:
-    """The staged tier in small: a worker fills two pinned buffers while the device computes."""
+def staged(sim: Accelerator) -> float:
+    """The staged tier in small: a worker fills two pinned buffers meanwhile. Milliseconds."""
     weights = [torch.full((MB,), float(i)) for i in range(6)]
     staging = [torch.empty(MB, pin_memory=True) for _ in range(2)]
     slots = [torch.empty(MB, device=sim.device) for _ in range(2)]
@@ -156,13 +156,23 @@ def test_a_staging_worker_overlaps_the_device(sim: Accelerator) -> None:
         coming = pool.submit(fetch, 0)
         for i in range(6):
             coming.result()
-            if i < 5:
-                coming = pool.submit(fetch, i + 1)
             torch.accelerator.current_stream().wait_event(arrived[i % 2])
             total = total + slots[i % 2].sum()
             used[i % 2].record()
+            if i < 5:
+                coming = pool.submit(fetch, i + 1)
     assert total.item() == MB * 15
-    assert 6 * 0.4 < m.ms < 6 * 0.4 + 0.5
+    return m.ms
+
+
+def test_a_staging_worker_overlaps_the_device() -> None:
+    """Six host copies of 0.4 ms hide the transfers; the times do not depend on which thread is quick."""
+    times = []
+    for _ in range(3):
+        with Accelerator() as sim:
+            times.append(staged(sim))
+    assert 6 * 0.4 < times[0] < 6 * 0.4 + 0.5
+    assert times == [times[0]] * 3
 
 
 def test_streams_are_current_per_thread(sim: Accelerator) -> None:

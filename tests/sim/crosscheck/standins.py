@@ -14,6 +14,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from .decoder import Decoder
+
 
 @dataclass(frozen=True)
 class Geometry:
@@ -105,9 +107,11 @@ class StandIn(nn.Module):
         return torch.zeros(1, g.tokens, g.hidden, dtype=g.dtype, device=device)
 
 
-def build(name: str, ops: Any = nn) -> StandIn:
+def build(name: str, ops: Any = nn) -> StandIn | Decoder:
     """The model on the host. Its weights are never touched, so gigabytes of them cost nothing."""
-    g = GEOMETRIES[name]
     with torch.device("meta"):
-        model = StandIn(g, ops).to(g.dtype)
+        if name == "kl_vae":
+            model: StandIn | Decoder = Decoder(ops).to(torch.bfloat16)
+        else:
+            model = StandIn(GEOMETRIES[name], ops).to(GEOMETRIES[name].dtype)
     return model.to_empty(device="cpu").eval().requires_grad_(False)

@@ -11,7 +11,8 @@ import torch
 from ..accelerator import Accelerator
 from ..comfyui import ComfyUI, tree
 from ..profile import Profile
-from .standins import StandIn, build
+from .ring import Ring
+from .standins import build
 
 MB = 1e6
 Run = Callable[[], Any]
@@ -85,6 +86,17 @@ def whole_pinned(sim: Accelerator, name: str) -> Row:
     return measure(sim, run)
 
 
+def ref_ring(sim: Accelerator, name: str, half_resident: bool = False) -> Row:
+    model = build(name)
+    Ring(model, sim.device, half_resident)
+    given = model.sample(sim.device)
+    return measure(sim, lambda: model(given))
+
+
+def ref_ring_half(sim: Accelerator, name: str) -> Row:
+    return ref_ring(sim, name, half_resident=True)
+
+
 # ComfyUI ----------------------------------------------------------------------------------------------
 
 
@@ -92,14 +104,17 @@ def _core(sim: Accelerator, name: str, *, streams: int, pinned: bool) -> Row:
     """Core's legacy path with no room for any weight."""
     comfy = ComfyUI(sim, streams=streams, pinned=pinned)
     try:
-        model: StandIn = build(name, comfy.ops.manual_cast)
+        model = build(name, comfy.ops.manual_cast)
         patcher = comfy.model_patcher.ModelPatcher(
             model, load_device=sim.device, offload_device=torch.device("cpu")
         )
         with torch.inference_mode():
             patcher.patch_model(sim.device, lowvram_model_memory=0.1)
         given = model.sample(sim.device)
-        return measure(sim, lambda: model(given))
+        row = measure(sim, lambda: model(given))
+        sim.synchronize()
+        patcher.unpin_all_weights()
+        return row
     finally:
         comfy.close()
 
@@ -119,7 +134,7 @@ def comfy_sync(sim: Accelerator, name: str) -> Row:
 def _dynamic(sim: Accelerator, name: str, *, room: bool) -> Row:
     comfy = ComfyUI(sim)
     try:
-        model: StandIn = build(name, comfy.ops.manual_cast)
+        model = build(name, comfy.ops.manual_cast)
         comfy.enable_dynamic()
         patcher = comfy.model_patcher.ModelPatcherDynamic(model, sim.device, torch.device("cpu"))
         given = model.sample(sim.device)
