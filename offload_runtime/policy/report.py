@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from .arguments import Argument, SourceKind
+from .decision import Decision
+from .facts import ComponentFacts
 from .quantities import format_bytes
 
 
@@ -20,8 +23,10 @@ class PlacementRow:
         asked: the explicit placement, or `auto`.
         asked_by: who set it, or "" for automatic.
         decided: the resolved placement.
-        applied: what the live model really does, read back from it.
-        why: the reason of the decision.
+        applied: what the live model really does, read back from it; "" when there is no live model.
+        why: the reason of the decision, and how far the machine could follow.
+        vram_bytes: device memory that the plan counts for it.
+        host: the host tier that was decided for its layers, or "".
         tiers: where its weights are now: tier name → bytes.
         moved_bytes: bytes copied into layer slots since the component was attached.
         layer_runs: how many layer calls ran under the engine.
@@ -35,9 +40,39 @@ class PlacementRow:
     decided: str
     applied: str
     why: str
+    vram_bytes: int = 0
+    host: str = ""
     tiers: Mapping[str, int] = field(default_factory=dict)
     moved_bytes: int = 0
     layer_runs: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        facts: ComponentFacts,
+        decision: Decision,
+        *,
+        applied: str = "",
+        tiers: Mapping[str, int] | None = None,
+        moved_bytes: int = 0,
+        layer_runs: int = 0,
+    ) -> PlacementRow:
+        """Return the row of a decision, with what was read from the live model if there is one."""
+        return cls(
+            component=facts.name,
+            model=facts.model,
+            bytes=facts.bytes,
+            asked=str(decision.asked or "auto"),
+            asked_by=str(decision.source or ""),
+            decided=str(decision.placement),
+            applied=applied,
+            why=decision.why,
+            vram_bytes=decision.planned_bytes,
+            host=str(decision.host_tier or ""),
+            tiers=tiers or {},
+            moved_bytes=moved_bytes,
+            layer_runs=layer_runs,
+        )
 
     def lines(self) -> list[str]:
         """Return the component's block of the report text."""
@@ -53,6 +88,20 @@ class PlacementRow:
         if self.layer_runs:
             block.append(f"  moved    {format_bytes(self.moved_bytes)} in {self.layer_runs} layer runs")
         return block
+
+
+def decision_table(rows: Sequence[PlacementRow]) -> str:
+    """Return the decisions as a table of aligned columns; VRAM is what the plan counts for a component."""
+    cells = [("component", "weights", "asked", "decided", "VRAM", "host")]
+    cells += [
+        (r.component, format_bytes(r.bytes), r.asked, r.decided, format_bytes(r.vram_bytes), r.host or "-")
+        for r in rows
+    ]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in cells
+    )
 
 
 @dataclass(frozen=True)
@@ -73,11 +122,13 @@ class Report:
 
     def text(self) -> str:
         """Return the report as readable text."""
-        blocks = [self.machine, *("\n".join(row.lines()) for row in self.rows)]
-        if not self.rows:
-            blocks.append(
-                "No component is placed: connect the placements output of a Layerwise Offload Loader."
-            )
+        if self.rows:
+            blocks = [self.machine, decision_table(self.rows), *("\n".join(row.lines()) for row in self.rows)]
+        else:
+            blocks = [
+                self.machine,
+                "No component is placed: connect the placements output of a Layerwise Offload Loader.",
+            ]
         if self.peaks:
             blocks.append(
                 "\n".join(f"peak {what}: {format_bytes(count)}" for what, count in self.peaks.items())
@@ -88,3 +139,19 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain JSON values."""
         return asdict(self)
+
+
+def unused_notes(unused: Iterable[Argument]) -> tuple[str, ...]:
+    """Say which values of a policy are for no component of the workflow; preferences of the user apart.
+
+    Args:
+        unused: the arguments, as `Policy.unused` returns them.
+    """
+    return tuple(
+        dict.fromkeys(
+            f"{argument.selector} is not in this workflow, so {argument.setting} {argument.value} from "
+            f"{argument.asked_by} had nothing to do."
+            for argument in unused
+            if argument.source.kind > SourceKind.COMMAND_LINE
+        )
+    )
