@@ -4,6 +4,7 @@ Policy files are read and written by `policy.files`, which alone needs pydantic 
 """
 
 from .arguments import Argument, ExplicitArguments, Setting, Source, SourceKind
+from .command_line import FLAGS
 from .components import HostTier, Mode, Placement, base_name, group_of
 from .decision import Decision, Plan
 from .facts import ComponentFacts, MachineFacts
@@ -16,6 +17,7 @@ from .selectors import normalize_selector, parse_selectors
 from .suggestions import could_stay_resident
 
 __all__ = [
+    "FLAGS",
     "Argument",
     "Budget",
     "ComponentFacts",

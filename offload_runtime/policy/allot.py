@@ -1,7 +1,8 @@
 """Who gets how much device memory: the room for weights is shared out once, and never more than there is.
 
 The order of claims: the window of every streamed component, or it could not run; what people asked for by name;
-what ComfyUI and the automatic rules keep whole, a VAE and the diffusion model before any encoder; and what is left over as resident layers of streamed components, those that loop first.
+what ComfyUI and the automatic rules keep whole, a VAE and the diffusion model before any encoder; and what is left
+over as resident layers of streamed components, those that loop first.
 """
 
 from __future__ import annotations
