@@ -5,7 +5,7 @@ Policy files are read and written by `policy.files`, which alone needs pydantic 
 
 from .arguments import Argument, ExplicitArguments, Setting, Source, SourceKind
 from .command_line import FLAGS
-from .components import HostTier, Mode, Placement, base_name, group_of
+from .components import COMPONENTS, SELECTORS, HostTier, Mode, Placement, base_name, group_of
 from .decision import Decision, Plan
 from .facts import ComponentFacts, MachineFacts
 from .policy import Policy
@@ -15,9 +15,12 @@ from .report import PlacementRow, Report, decision_table, unused_notes
 from .resolve import resolve
 from .selectors import normalize_selector, parse_selectors
 from .suggestions import could_stay_resident
+from .words import is_set
 
 __all__ = [
+    "COMPONENTS",
     "FLAGS",
+    "SELECTORS",
     "Argument",
     "Budget",
     "ComponentFacts",
@@ -39,6 +42,7 @@ __all__ = [
     "decision_table",
     "format_bytes",
     "group_of",
+    "is_set",
     "linked_from",
     "normalize_selector",
     "parse_budget",

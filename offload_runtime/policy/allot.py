@@ -58,7 +58,7 @@ def allot(
     streamed = [c for c in held if placements[c.name] is Placement.LAYERWISE]
     whole = sorted((c for c in held if c not in streamed), key=_worth)
     given = dict.fromkeys((c.name for c in components), 0)
-    limit = {c.name: min(c.device_bytes, budgets.get(c.name, c.device_bytes)) for c in on_device}
+    limit = {c.name: _limit(c, placements[c.name], budgets.get(c.name), now) for c in on_device}
     left = now.room.bytes
 
     def give(component: ComponentFacts, upto: int) -> None:
@@ -85,6 +85,12 @@ def allot(
         if placements[component.name] is Placement.OFFLOAD:
             given[component.name] = min(limit[component.name], now.room.bytes)
     return {c.name: Share(given[c.name], _wanted(c, placements[c.name], limit, now)) for c in components}
+
+
+def _limit(c: ComponentFacts, placement: Placement, budget: int | None, now: Situation) -> int:
+    if placement is not Placement.OFFLOAD and now.machine.flag("--novram"):
+        return c.window if placement is Placement.LAYERWISE else 0  # nothing may stay between uses
+    return c.device_bytes if budget is None else min(budget, c.device_bytes)
 
 
 def _wanted(c: ComponentFacts, placement: Placement, limit: Mapping[str, int], now: Situation) -> int:
