@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from .arguments import Argument, SourceKind
+from .arguments import Argument, Source, SourceKind
 from .decision import Decision
 from .facts import ComponentFacts
 from .quantities import format_bytes
+from .words import spell_value
 
 
 @dataclass(frozen=True)
@@ -147,11 +148,12 @@ def unused_notes(unused: Iterable[Argument]) -> tuple[str, ...]:
     Args:
         unused: the arguments, as `Policy.unused` returns them.
     """
+    grouped: dict[tuple[str, Source], dict[str, None]] = {}
+    for argument in unused:
+        if argument.source.kind > SourceKind.COMMAND_LINE:
+            value = f"{argument.setting} {spell_value(argument.setting, argument.value)}"
+            grouped.setdefault((argument.selector, argument.source), {})[value] = None
     return tuple(
-        dict.fromkeys(
-            f"{argument.selector} is not in this workflow, so {argument.setting} {argument.value} from "
-            f"{argument.asked_by} had nothing to do."
-            for argument in unused
-            if argument.source.kind > SourceKind.COMMAND_LINE
-        )
+        f"{selector} is not in this workflow, so {', '.join(values)} from {source} had nothing to do."
+        for (selector, source), values in grouped.items()
     )
