@@ -1,9 +1,8 @@
 """The adapter: the only package that imports ComfyUI."""
 
 from .apply import apply_policy
-from .attachment import detach
 from .handles import SLOTS
 from .placed import Placements
 from .weight_files import candidate_files
 
-__all__ = ["SLOTS", "Placements", "apply_policy", "candidate_files", "detach"]
+__all__ = ["SLOTS", "Placements", "apply_policy", "candidate_files"]

@@ -11,6 +11,7 @@ import comfy.model_management as mm
 from ..engine import Ledger, Stack, parameter_bytes
 from ..policy import ComponentFacts, Policy, resolve
 from . import hardware
+from .attachment import strip
 from .backends import choose_backend
 from .handles import Handle, open_handle
 from .placed import Placed, Placements
@@ -44,6 +45,7 @@ def apply_policy(
     opened = []
     for slot, value in objects.items():
         handle = open_handle(slot, value, names)
+        strip(handle.patcher)  # of an earlier loader in a row: the later one wins
         names.add(handle.component)
         opened.append((handle, find_stacks(handle.patcher.model)))
     facts = [_component_facts(handle, stacks) for handle, stacks in opened]

@@ -55,24 +55,21 @@ def attach(patcher: Any, attachment: Attachment, on_clone: Callable[[Any, Any], 
         attachment: what it shall carry.
         on_clone: called with (old, new) when the patcher is cloned.
     """
-    detach(patcher)
+    strip(patcher)  # a clone starts with the contact points of the patcher it was made from
     patcher.set_attachments(KEY, attachment)
     patcher.set_injections(KEY, [PatcherInjection(attachment.inject, attachment.eject)])
     patcher.add_callback_with_key(CallbacksMP.ON_CLONE, KEY, on_clone)
     patcher.add_callback_with_key(CallbacksMP.ON_DETACH, KEY, attachment.on_detach)
 
 
-def detach(patcher: Any) -> None:
-    """Remove everything of ours from a patcher; nothing to do when there is nothing."""
-    attachment = patcher.attachments.pop(KEY, None)
+def strip(patcher: Any) -> None:
+    """Take our contact points off a patcher that is not loaded, such as a fresh clone."""
+    patcher.attachments.pop(KEY, None)
     patcher.injections.pop(KEY, None)
     for event in (CallbacksMP.ON_CLONE, CallbacksMP.ON_DETACH):
         patcher.remove_callbacks_with_key(event, KEY)
     for name in _OVERRIDES:
         patcher.__dict__.pop(name, None)
-    if attachment is not None and attachment.streamer.installed_layers():
-        attachment.eject(patcher)
-        attachment.streamer.free()
 
 
 def account_for_slots(patcher: Any, streamer: Streamer, resident_bytes: int) -> None:

@@ -26,7 +26,7 @@ from ..engine import (
     mapped_weights,
 )
 from ..policy import Decision, Placement, format_bytes
-from .attachment import Attachment, account_for_slots, attach, detach
+from .attachment import Attachment, account_for_slots, attach, strip
 from .embedding import HostEmbeddings
 from .handles import Handle
 
@@ -75,7 +75,7 @@ class Layerwise:
     def attach(self, patcher: Any) -> None:
         """Attach a streamer of its own to a patcher of this model; clones get one when they are made."""
         if patcher.model is not self._model():
-            detach(patcher)  # a copy of the model for another device: ComfyUI's
+            strip(patcher)  # a copy of the model for another device: ComfyUI's
             return
         streamer = Streamer(self._stacks, self._device, self._tier, self._ledger)
         attachment = Attachment(streamer, self._embeddings(patcher))

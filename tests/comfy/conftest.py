@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def _add_comfyui_to_the_path() -> None:
+def _import_comfyui() -> None:
     tree = os.environ.get("COMFYUI_PATH", "")
     if not Path(tree, "comfy", "model_management.py").is_file():
         pytest.exit(
@@ -22,6 +26,54 @@ def _add_comfyui_to_the_path() -> None:
     import comfy.cli_args
 
     comfy.cli_args.args.cpu = True
+    import comfy.sd
 
 
-_add_comfyui_to_the_path()
+_import_comfyui()
+
+
+@pytest.fixture(params=["clip", "t5", "vae", "clip_vision"])
+def family(request: pytest.FixtureRequest) -> Any:
+    """Every kind of component in turn."""
+    import models
+
+    return models.FAMILIES[request.param]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_loaded() -> Iterator[None]:
+    """Every test starts and ends with nothing loaded."""
+    import comfy.model_management as mm
+
+    mm.unload_all_models()
+    yield
+    mm.unload_all_models()
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Let ComfyUI believe in a second device of limited memory: `cpu:0`, whose tensors are ordinary ones.
+
+    Enough to run core's low-VRAM logic and to see what is where by `tensor.device`; what a kernel would refuse
+    (mixed devices, unfinished copies) it cannot see.
+    """
+    import comfy.model_management as mm
+
+    device = torch.device("cpu", 0)
+    state = SimpleNamespace(device=device, total=1 << 40, used=lambda: 0)
+    is_cpu = mm.is_device_cpu
+
+    def free(dev: torch.device | None = None, torch_free_too: bool = False) -> object:
+        amount = state.total - state.used() if dev is None or dev.index == 0 else 1 << 40
+        return (amount, 0) if torch_free_too else amount
+
+    monkeypatch.setattr(mm, "is_device_cpu", lambda dev: is_cpu(dev) and dev.index != 0)
+    monkeypatch.setattr(mm, "vram_state", mm.VRAMState.NORMAL_VRAM)
+    monkeypatch.setattr(mm, "get_torch_device", lambda: device)
+    monkeypatch.setattr(mm, "text_encoder_device", lambda: device)
+    monkeypatch.setattr(mm, "vae_device", lambda: device)
+    monkeypatch.setattr(mm, "get_free_memory", free)
+    monkeypatch.setattr(mm, "get_total_memory", lambda dev=None, torch_total_too=False: state.total)
+    monkeypatch.setattr(mm, "minimum_inference_memory", lambda: 0)
+    monkeypatch.setattr(mm, "EXTRA_RESERVED_VRAM", 0)
+    return state

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import functools
 import json
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -123,13 +126,46 @@ def vae(number: int = 0) -> comfy.sd.VAE:
     )
 
 
-def clip_vision(folder: Path, number: int = 0) -> comfy.clip_vision.ClipVisionModel:
+def clip_vision(number: int = 0) -> comfy.clip_vision.ClipVisionModel:
     """Return a CLIP_VISION with a small vision transformer."""
-    config = folder / "vision.json"
-    config.write_text(json.dumps(VISION_CONFIG))
-    result = comfy.clip_vision.ClipVisionModel(str(config))
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder, "vision.json")
+        config.write_text(json.dumps(VISION_CONFIG))
+        result = comfy.clip_vision.ClipVisionModel(str(config))
     seed(result.model, number)
     return result
+
+
+IMAGE = torch.linspace(0, 1, 64 * 64 * 3).reshape(1, 64, 64, 3)
+
+
+def reconstruct(vae: comfy.sd.VAE) -> torch.Tensor:
+    """Encode an image and decode it again."""
+    with torch.inference_mode():
+        return vae.decode(vae.encode(IMAGE)).clone()
+
+
+def look(vision: comfy.clip_vision.ClipVisionModel) -> torch.Tensor:
+    """Encode an image for conditioning."""
+    with torch.inference_mode():
+        return vision.encode_image(IMAGE)["last_hidden_state"].clone()
+
+
+@dataclass(frozen=True)
+class Family:
+    """One kind of component: how to make one, which socket takes it, and how to use it."""
+
+    slot: str
+    make: Callable[..., Any]
+    run: Callable[[Any], torch.Tensor]
+
+
+FAMILIES = {
+    "clip": Family("clip", clip, encode),
+    "t5": Family("clip", functools.partial(clip, "t5"), encode),
+    "vae": Family("vae", vae, reconstruct),
+    "clip_vision": Family("clip_vision", clip_vision, look),
+}
 
 
 def save(model: torch.nn.Module, path: Path) -> Path:

@@ -1,0 +1,62 @@
+# Needs Python 3.10 or newer and, the first time, a package index. Everything lands in .venv and .cache;
+# LAYERWISE_VENV and LAYERWISE_CACHE move them, COMFYUI_PATH uses another ComfyUI tree.
+
+PYTHON ?= python3
+VENV := $(or $(LAYERWISE_VENV),.venv)
+ifeq ($(OS),Windows_NT)
+BIN := $(VENV)/Scripts
+else
+BIN := $(VENV)/bin
+endif
+PYTEST := "$(BIN)/python" -m pytest -q
+
+.PHONY: help demo test lint format types imports test-unit test-sim test-comfy test-server fixtures env env-dev clean distclean
+.NOTPARALLEL:
+
+help: ## this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
+
+demo: env ## render the example with and without the pack; WORKFLOW=file.json and PORT=8188 are optional
+	@"$(BIN)/python" -m scripts.demo $(if $(WORKFLOW),--workflow "$(WORKFLOW)")
+
+test: env-dev lint types imports test-unit test-sim test-comfy test-server ## all checks, as CI runs them
+
+lint: env-dev ## ruff: rules and format
+	@"$(BIN)/ruff" check .
+	@"$(BIN)/ruff" format --check .
+
+format: env-dev ## let ruff repair what it can
+	@"$(BIN)/ruff" check --fix .
+	@"$(BIN)/ruff" format .
+
+types: env-dev ## mypy, strict
+	@"$(BIN)/mypy"
+
+imports: env-dev ## the import contract between the layers
+	@"$(BIN)/lint-imports"
+
+# Each floor is a process of its own: floors that import ComfyUI change the interpreter for good.
+test-unit test-sim test-comfy test-server: test-%: env-dev
+	@if [ ! -d tests/$* ]; then echo "== tests/$*: not there yet"; exit 0; fi; echo "== tests/$*"; \
+	COMFYUI_PATH="$$("$(BIN)/python" -m scripts.comfyui_tree)" $(PYTEST) tests/$*
+
+test-unit: ## pure functions
+test-sim: ## the simulated accelerator
+test-comfy: ## ComfyUI in process
+test-server: ## a real ComfyUI server
+
+fixtures: env-dev ## derive the API twin and the schema snapshot again
+	@"$(BIN)/python" -m scripts.refresh_fixtures
+
+env: ## the environment for the demo
+	@$(PYTHON) -m scripts.setup_env
+
+env-dev: ## the environment for the tests
+	@$(PYTHON) -m scripts.setup_env --dev
+
+clean: ## remove outputs and tool caches
+	rm -rf demo_output build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -not -path './.venv/*' -not -path './.cache/*' -type d -prune -exec rm -rf {} +
+
+distclean: clean ## also remove the environment and the downloads inside this folder
+	rm -rf .venv .cache

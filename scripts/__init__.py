@@ -1,0 +1,1 @@
+"""The commands behind `make demo` and `make test`; nothing in here is part of the installed pack."""

@@ -1,0 +1,59 @@
+"""Derive the committed fixtures from a running ComfyUI: the API twin and the node schemas. `make fixtures`.
+
+A changed fixture in a diff is a changed promise to saved workflows: read it before committing it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from . import comfyui_tree, workflow
+from .comfy_client import ComfyClient
+from .comfy_server import ComfyServer
+from .demo import EXAMPLE
+from .demo_models import ensure_models
+from .places import ROOT, demo_models, shown
+from .problem import run
+
+FIXTURES = ROOT / "tests" / "server" / "fixtures"
+TWIN = FIXTURES / "placement_policy.api.json"
+SCHEMAS = FIXTURES / "node_schemas.json"
+# What saved workflows and API clients depend on. The rest (tooltips, say) differs between ComfyUI versions.
+KEPT_OPTIONS = ("default", "options", "min", "max", "multiline")
+
+
+def main() -> None:
+    ensure_models(demo_models())
+    with ComfyServer(Path(sys.executable), comfyui_tree.require(), demo_models()) as server:
+        object_info = ComfyClient(server.url).object_info()
+    for file, content in ((TWIN, workflow.load(EXAMPLE, object_info)), (SCHEMAS, schemas(object_info))):
+        file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        print(f"written: {shown(file)}")
+
+
+def schemas(object_info: dict[str, Any]) -> dict[str, Any]:
+    """The pack's nodes as far as saved workflows depend on them."""
+    return {
+        node_id: {
+            "required": _inputs(info["input"].get("required", {})),
+            "optional": _inputs(info["input"].get("optional", {})),
+            "outputs": [list(pair) for pair in zip(info["output_name"], info["output"], strict=True)],
+        }
+        for node_id, info in sorted(object_info.items())
+        if node_id.startswith(workflow.PACK_PREFIX)
+    }
+
+
+def _inputs(inputs: dict[str, Any]) -> list[list[Any]]:
+    """As lists, because the order is part of the promise: workflows store widget values by position."""
+    return [
+        [name, config[0], {key: config[1][key] for key in KEPT_OPTIONS if key in (config[1] or {})}]
+        for name, config in inputs.items()
+    ]
+
+
+if __name__ == "__main__":
+    run(main)

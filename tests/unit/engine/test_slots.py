@@ -1,0 +1,60 @@
+"""A slot holds tensors of any layout, bit for bit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from offload_runtime.engine.slots import ALIGNMENT, Slot, slot_bytes, why_unmovable
+
+DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.float64, torch.bool]
+
+
+@st.composite
+def dense_tensors(draw: st.DrawFn) -> torch.Tensor:
+    shape = draw(st.lists(st.integers(0, 5), max_size=4))
+    tensor = torch.randint(0, 2, shape).to(draw(st.sampled_from(DTYPES)))
+    return tensor.permute(draw(st.permutations(range(len(shape)))))
+
+
+@given(st.lists(dense_tensors(), min_size=1, max_size=5))
+def test_filling_keeps_values_strides_and_dtypes(tensors: list[torch.Tensor]) -> None:
+    movable = [t for t in tensors if why_unmovable(t) is None]
+    slot = Slot(slot_bytes(movable), torch.device("cpu"))
+    for view, tensor in zip(slot.fill(movable), movable, strict=True):
+        assert torch.equal(view, tensor)
+        assert (view.dtype, view.stride()) == (tensor.dtype, tensor.stride())
+        assert view.storage_offset() * view.element_size() % ALIGNMENT == 0
+
+
+def test_views_are_made_once_per_layout() -> None:
+    slot = Slot(4 * ALIGNMENT, torch.device("cpu"))
+    first, second = torch.randn(4, 4), torch.randn(4, 4)
+    views = slot.fill([first])
+    assert slot.fill([second])[0] is views[0]
+    assert torch.equal(views[0], second)
+
+
+class Quantised(torch.Tensor):
+    """A stand-in for a tensor subclass with inner tensors."""
+
+
+@pytest.mark.parametrize(
+    ("tensor", "word"),
+    [
+        (torch.empty(2, device="meta"), "no data"),
+        (torch.randn(4, 4)[:, ::2], "dense"),
+        (torch.randn(1).expand(4), "dense"),
+        (torch.randn(4, 4).to_sparse(), "dense"),
+        (torch.randn(3).as_subclass(Quantised), "Quantised"),
+    ],
+)
+def test_what_cannot_be_moved_is_refused_with_a_reason(tensor: torch.Tensor, word: str) -> None:
+    assert word in (why_unmovable(tensor) or "")
+
+
+def test_parameters_and_scalars_can_be_moved() -> None:
+    assert why_unmovable(nn.Parameter(torch.tensor(1.5))) is None
