@@ -15,7 +15,8 @@ from pathlib import Path
 from .errors import PolicyError
 from .policy import Policy, Source, SourceKind
 from .policy.explain import described_components, described_machine, explain
-from .policy.files import json_schema, parse_policy
+from .policy.files import parse_policy
+from .policy.files.schema import json_schema
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -8,7 +8,7 @@ over as resident layers of streamed components, those that loop first.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from .components import Placement, group_of
 from .facts import ComponentFacts
@@ -18,8 +18,7 @@ _FIRST_IN = ("vae", "dit", "image_encoder", "text_encoder", None)
 """Groups in the order in which their bytes are worth staying."""
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(NamedTuple):
     """The device memory of one component, in bytes.
 
     Attributes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..errors import StrictPolicyError
 from .allot import Share, allot
@@ -71,8 +71,7 @@ def resolve(
     return plan
 
 
-@dataclass(frozen=True)
-class _Placed:
+class _Placed(NamedTuple):
     """A component's placement, before memory is shared out."""
 
     placement: Placement
@@ -80,8 +79,7 @@ class _Placed:
     limits: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Case:
+class _Case(NamedTuple):
     """All that the decisions of one workflow are made of."""
 
     explicit: ExplicitArguments

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from .components import Mode, Placement, base_name, group_of, is_encoder
 from .facts import ComponentFacts, MachineFacts
@@ -19,8 +20,7 @@ VIDEO_ACTIVATIONS = 0.25
 """Share of the card kept for the activations of a video workflow until they are known."""
 
 
-@dataclass(frozen=True)
-class Wish:
+class Wish(NamedTuple):
     """What is asked for one component, as far as the machine can do it.
 
     Attributes:
@@ -32,8 +32,7 @@ class Wish:
     budget: Budget | None = None
 
 
-@dataclass(frozen=True)
-class Room:
+class Room(NamedTuple):
     """Device memory for the weights of all components together.
 
     Attributes:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from pydantic import ValidationError
+from typing import TYPE_CHECKING, Any
 
 from ...errors import PolicyError
 from ..arguments import WORKFLOW_SETTINGS, Argument, Setting, Source
@@ -13,7 +11,11 @@ from ..selectors import parse_selectors, suggest
 from ..words import spell_value
 from .legacy import LEGACY_KEYS, is_legacy, legacy_policy
 from .reader import Path, RawFile, read_raw
-from .schema import CURRENT_VERSION, VERSIONS, ComponentEntry, PolicyFileV1
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
+    from .schema import ComponentEntry, PolicyFileV1
 
 _ENTRY_KEYS = {
     "placement": Setting.PLACEMENT,
@@ -23,6 +25,11 @@ _ENTRY_KEYS = {
 }
 _FILE_KEYS = {"mode": Setting.MODE, "strict": Setting.STRICT, "vram_budget": Setting.TOTAL_BUDGET}
 _KEY_OF = {setting: key for key, setting in (*_ENTRY_KEYS.items(), *_FILE_KEYS.items())}
+
+_OWN_KEYS = ("version", *_FILE_KEYS, "components")
+
+VERSION = 1
+"""The version that is written."""
 
 HEADER = "# Placement policy of Layerwise Offload. What is not set here is decided automatically.\n"
 
@@ -39,12 +46,7 @@ def parse_policy(data: bytes | str, source: Source) -> Policy:
     """
     file = read_raw(data, source.place)
     native = {key: value for key, value in file.values.items() if not is_legacy(key)}
-    schema = _schema(file, native.get("version"))
-    try:
-        model = schema.model_validate(native)
-    except ValidationError as error:
-        raise _first_error(file, error) from None
-    own = Policy(tuple(_arguments(file, model, source)))
+    own = Policy(tuple(_arguments(file, _validated(file, native), source)))
     if len(native) == len(file.values):
         return own
     return legacy_policy(file).extended(own).flattened(source)
@@ -55,7 +57,7 @@ def dump_policy(policy: Policy) -> str:
 
     Reading it gives `policy.flattened(…)`: one source that decides every component as the policy does.
     """
-    lines = [HEADER + f"version: {CURRENT_VERSION}"]
+    lines = [HEADER + f"version: {VERSION}"]
     components: dict[str, list[Argument]] = {}
     for argument in policy.effective().arguments:
         if argument.setting in WORKFLOW_SETTINGS:
@@ -79,16 +81,23 @@ def _line(argument: Argument, key: str | None = None) -> str:
     return f"{key or _KEY_OF[argument.setting]}: {value}  # {by}"
 
 
-def _schema(file: RawFile, version: Any) -> type[PolicyFileV1]:
-    """Return the schema of a version; a file without one is of the first."""
-    if version is None:
-        return VERSIONS["1"]
+def _validated(file: RawFile, native: dict[str, Any]) -> PolicyFileV1:
+    """Check the pack's own keys against the schema of the file's version; a file without one is of the first."""
+    # ComfyUI does not need pydantic to start, and building the schema takes as long as importing the whole pack.
+    from pydantic import ValidationError
+
+    from .schema import VERSIONS
+
+    version = native.get("version") or "1"
     if not isinstance(version, str) or version not in VERSIONS:
         known = ", ".join(VERSIONS)
         raise file.error(
             f"this pack reads version {known} of policy files; a newer pack may read this", ("version",)
         )
-    return VERSIONS[version]
+    try:
+        return VERSIONS[version].model_validate(native)
+    except ValidationError as error:
+        raise _first_error(file, error) from None
 
 
 def _arguments(file: RawFile, model: PolicyFileV1, source: Source) -> list[Argument]:
@@ -129,9 +138,8 @@ def _sentence(problem: Any, path: Path) -> str:
     if problem["type"] == "extra_forbidden":
         if len(path) > 1:
             return f"there is no setting “{name}”; {suggest(name, _ENTRY_KEYS)}"
-        keys = [*PolicyFileV1.model_fields, *LEGACY_KEYS]
-        near = suggest(name, keys)
-        return f"there is no key “{name}”; {near if near.startswith('did') else suggest('', keys[:5])}"
+        near = suggest(name, [*_OWN_KEYS, *LEGACY_KEYS])
+        return f"there is no key “{name}”; {near if near.startswith('did') else suggest('', _OWN_KEYS)}"
     cause = (problem.get("ctx") or {}).get("error")
     if isinstance(cause, PolicyError):
         return str(cause)

@@ -15,9 +15,8 @@ from ..components import COMPONENTS, SELECTORS, HostTier, Mode, Placement
 from ..quantities import BUDGET_PATTERN
 from ..selectors import parse_selectors
 from ..words import is_set, parse_value
+from .codec import VERSION
 from .legacy import LEGACY_KEYS
-
-CURRENT_VERSION = 1
 
 _SELECTOR = "|".join(sorted({*SELECTORS, *(f"{name}_[1-9][0-9]*" for name in COMPONENTS)}))
 _SELECTOR_LIST = rf"^\s*({_SELECTOR})(\s*,\s*({_SELECTOR}))*\s*$"
@@ -105,11 +104,11 @@ VERSIONS: dict[str, type[PolicyFileV1]] = {"1": PolicyFileV1}
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of the current version, with the short form and the legacy keys, for editors."""
-    schema = VERSIONS[str(CURRENT_VERSION)].model_json_schema()
+    schema = VERSIONS[str(VERSION)].model_json_schema()
     entry = {"$ref": "#/$defs/ComponentEntry"}
     short = schema["$defs"]["ComponentEntry"]["properties"]["placement"]
     schema["properties"]["version"] = {
-        "const": CURRENT_VERSION,
+        "const": VERSION,
         "description": "The version of this schema.",
         "title": "Version",
     }
