@@ -65,6 +65,7 @@ class Plan:
     Attributes:
         decisions: one per component.
         mode: what automatic choices aimed for.
+        total_budget: the VRAM that all weights together may hold, if somebody set one.
         room_bytes: device memory that the weights of all components may take together.
         room: the same for people, with what was taken off the card.
         notes: what the machine could not do of what was asked for the workflow as a whole.
@@ -72,6 +73,7 @@ class Plan:
 
     decisions: tuple[Decision, ...]
     mode: Mode = Mode.AUTO
+    total_budget: Budget | None = None
     room_bytes: int = 0
     room: str = ""
     notes: tuple[str, ...] = ()
@@ -96,6 +98,8 @@ class Plan:
     def as_policy(self, source: Source) -> Policy:
         """Return the explicit policy that asks for what was decided; what is left to ComfyUI stays unset."""
         arguments = [Argument(Setting.MODE, "all", self.mode, source)]
+        if self.total_budget is not None:
+            arguments.append(Argument(Setting.TOTAL_BUDGET, "all", self.total_budget, source))
         for decision in self.decisions:
             if decision.placement is Placement.AUTO:
                 continue

@@ -64,7 +64,9 @@ def resolve(
         spare=spare,
     )
     decisions = tuple(case.decision(c) for c in components)
-    plan = Plan(decisions, mode, now.room.bytes, now.room.text, workflow_notes(explicit, machine))
+    plan = Plan(
+        decisions, mode, total_budget, now.room.bytes, now.room.text, workflow_notes(explicit, machine)
+    )
     strict = explicit.winner(Setting.STRICT)
     if strict is not None and strict.value and (why := refusal(plan, strict)):
         raise StrictPolicyError(why)
