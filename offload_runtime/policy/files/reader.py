@@ -67,7 +67,7 @@ def read_raw(data: bytes | str, name: str) -> RawFile:
     plain = _Plain(name)
     try:
         node = _Loader(text).get_single_node()
-        values = plain.value(node, ()) if node is not None else {}
+        values = plain.value(node, ()) if node is not None else None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
@@ -80,6 +80,8 @@ def read_raw(data: bytes | str, name: str) -> RawFile:
             before.count("\n") + 1,
             error.position - before.rfind("\n"),
         ) from None
+    if values is None:  # nothing but comments
+        return RawFile(name, {}, {(): (1, 1)}, {})
     if not isinstance(values, dict):
         raise located("a policy file is a mapping, such as “mode: auto”", name, *plain.marks[()])
     return RawFile(name, values, plain.marks, plain.key_marks)
