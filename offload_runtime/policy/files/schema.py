@@ -119,6 +119,8 @@ def json_schema() -> dict[str, Any]:
         "propertyNames": {"pattern": _SELECTOR_LIST},
         "additionalProperties": {"anyOf": [{"enum": short["enum"]}, entry]},
     }
+    dashed = "|".join(key.replace("_", "[-_]") for key in LEGACY_KEYS)
+    schema["patternProperties"] = {rf"^(--)?({dashed})$": {"deprecated": True}}
     for key in LEGACY_KEYS:
         schema["properties"][key] = {
             "description": "SGLang-Diffusion's flag of this name.",
