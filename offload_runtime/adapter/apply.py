@@ -12,7 +12,7 @@ from ..engine import Ledger, Stack, parameter_bytes
 from ..policy import ComponentFacts, Policy, resolve
 from . import hardware
 from .attachment import strip
-from .backends import choose_backend
+from .choose import choose_backend
 from .handles import Handle, open_handle
 from .placed import Placed, Placements
 from .structure import find_stacks

@@ -28,10 +28,12 @@ class Placed:
 
     def row(self) -> PlacementRow:
         """Read the component's row of the report from the live model."""
+        applied = self._backend.applied()
         return PlacementRow.of(
             self.facts,
             self.decision,
-            applied=self._backend.applied(),
+            applied=applied.word,
+            how=applied.how,
             tiers=self._tiers(),
             moved_bytes=sum(self._ledger.moved.values()),
             layer_runs=self._ledger.layer_runs,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -11,6 +12,8 @@ from .decision import Decision
 from .facts import ComponentFacts
 from .quantities import format_bytes
 from .words import spell_value
+
+_WIDTH = 96
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,10 @@ class PlacementRow:
         asked: the explicit placement, or `auto`.
         asked_by: who set it, or "" for automatic.
         decided: the resolved placement.
-        applied: what the live model really does, read back from it; "" when there is no live model.
+        applied: the placement that is really in force, read back from the live model: one of the placement
+            words, or `comfyui` when the component is left to ComfyUI's own memory manager; "" when there is
+            no live model.
+        how: what that means on this machine, in words.
         why: the reason of the decision, and how far the machine could follow.
         vram_bytes: device memory that the plan counts for it.
         host: the host tier that was decided for its layers, or "".
@@ -40,6 +46,7 @@ class PlacementRow:
     asked_by: str
     decided: str
     applied: str
+    how: str
     why: str
     vram_bytes: int = 0
     host: str = ""
@@ -54,6 +61,7 @@ class PlacementRow:
         decision: Decision,
         *,
         applied: str = "",
+        how: str = "",
         tiers: Mapping[str, int] | None = None,
         moved_bytes: int = 0,
         layer_runs: int = 0,
@@ -67,6 +75,7 @@ class PlacementRow:
             asked_by=str(decision.source or ""),
             decided=str(decision.placement),
             applied=applied,
+            how=how,
             why=decision.why,
             vram_bytes=decision.planned_bytes,
             host=str(decision.host_tier or ""),
@@ -78,12 +87,14 @@ class PlacementRow:
     def lines(self) -> list[str]:
         """Return the component's block of the report text."""
         tiers = " · ".join(f"{tier} {format_bytes(count)}" for tier, count in self.tiers.items() if count)
-        asked = f"{self.asked} ({self.asked_by})" if self.asked_by else f"{self.asked} → {self.decided}"
+        asked = f"{self.asked} ({self.asked_by})" if self.asked_by else self.asked
+        if self.decided != self.asked:
+            asked += f" → {self.decided}"
         block = [
             f"{self.component} · {self.model} · {format_bytes(self.bytes)}",
             f"  asked    {asked}",
-            f"  applied  {self.applied}",
-            f"  why      {self.why}",
+            *_wrapped(f"  applied  {self.applied}: {self.how}"),
+            *_wrapped(f"  why      {self.why}"),
             f"  weights  {tiers or 'none loaded'}",
         ]
         if self.layer_runs:
@@ -91,18 +102,28 @@ class PlacementRow:
         return block
 
 
+def _wrapped(line: str) -> list[str]:
+    return textwrap.wrap(line, _WIDTH, subsequent_indent=" " * len("  applied  "), break_long_words=False)
+
+
 def decision_table(rows: Sequence[PlacementRow]) -> str:
-    """Return the decisions as a table of aligned columns; VRAM is what the plan counts for a component."""
-    cells = [("component", "weights", "asked", "decided", "VRAM", "host")]
-    cells += [
-        (r.component, format_bytes(r.bytes), r.asked, r.decided, format_bytes(r.vram_bytes), r.host or "-")
-        for r in rows
+    """Return the decisions as a table of aligned columns.
+
+    VRAM is what the plan counts for a component; what is applied has a column when there are live models.
+    """
+    columns = [
+        ("component", *(row.component for row in rows)),
+        ("weights", *(format_bytes(row.bytes) for row in rows)),
+        ("asked", *(row.asked for row in rows)),
+        ("decided", *(row.decided for row in rows)),
+        ("applied", *(row.applied for row in rows)),
+        ("VRAM", *(format_bytes(row.vram_bytes) for row in rows)),
+        ("host", *(row.host or "-" for row in rows)),
     ]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in cells
-    )
+    aligned = [
+        [cell.ljust(max(map(len, column))) for cell in column] for column in columns if any(column[1:])
+    ]
+    return "\n".join("  ".join(line).rstrip() for line in zip(*aligned, strict=True))
 
 
 @dataclass(frozen=True)

@@ -30,9 +30,10 @@ def _import_comfyui() -> None:
 
 
 _import_comfyui()
+torch.set_num_threads(1)  # the models are tiny: more threads only wait for each other
 
 
-@pytest.fixture(params=["clip", "t5", "vae", "clip_vision"])
+@pytest.fixture(params=["model", "clip", "t5", "vae", "clip_vision"])
 def family(request: pytest.FixtureRequest) -> Any:
     """Every kind of component in turn."""
     import models

@@ -13,6 +13,7 @@ from typing import Any
 import comfy.clip_vision
 import comfy.model_management as mm
 import comfy.model_patcher
+import comfy.ops
 import comfy.sd
 import comfy.sd1_clip
 import comfy.text_encoders.t5
@@ -74,6 +75,9 @@ def seed(model: torch.nn.Module, number: int = 0) -> None:
         for parameter in model.parameters():
             parameter.requires_grad_(False)
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.05)
+        for buffer in model.buffers():
+            if buffer.is_floating_point():
+                buffer.fill_(0.01)
     model.eval()
 
 
@@ -136,6 +140,34 @@ def clip_vision(number: int = 0) -> comfy.clip_vision.ClipVisionModel:
     return result
 
 
+def diffusion_model(number: int = 0) -> comfy.model_patcher.ModelPatcher:
+    """Return a MODEL with a small SD3 transformer of two blocks."""
+    from comfy.ldm.modules.diffusionmodules.mmdit import MMDiT
+
+    embedder = {"target": "torch.nn.Linear", "params": {"in_features": 8, "out_features": 128}}
+    model = MMDiT(
+        input_size=None,
+        in_channels=16,
+        depth=2,
+        adm_in_channels=16,
+        context_embedder_config=embedder,
+        pos_embed_max_size=16,
+        num_patches=256,
+        operations=comfy.ops.manual_cast,
+    )
+    seed(model, number)
+    return comfy.sd.load_diffusion_model_state_dict(model.state_dict())
+
+
+def denoise(model: comfy.model_patcher.ModelPatcher) -> torch.Tensor:
+    """Run one step of the diffusion model, (1, 16, 8, 8)."""
+    mm.load_models_gpu([model])
+    noise = torch.linspace(-1, 1, 16 * 64).reshape(1, 16, 8, 8)
+    context, pooled = torch.linspace(-1, 1, 24).reshape(1, 3, 8), torch.linspace(-1, 1, 16).reshape(1, 16)
+    with torch.inference_mode():
+        return model.model.apply_model(noise, torch.ones(1), c_crossattn=context, y=pooled).clone()
+
+
 IMAGE = torch.linspace(0, 1, 64 * 64 * 3).reshape(1, 64, 64, 3)
 
 
@@ -161,11 +193,17 @@ class Family:
 
 
 FAMILIES = {
+    "model": Family("model", diffusion_model, denoise),
     "clip": Family("clip", clip, encode),
     "t5": Family("clip", functools.partial(clip, "t5"), encode),
     "vae": Family("vae", vae, reconstruct),
     "clip_vision": Family("clip_vision", clip_vision, look),
 }
+
+
+def patcher_of(value: Any) -> Any:
+    """Return the `ModelPatcher` inside a ComfyUI object; a MODEL is one itself."""
+    return getattr(value, "patcher", value)
 
 
 def save(model: torch.nn.Module, path: Path) -> Path:

@@ -29,6 +29,11 @@ class PlacedObject:
         self.value = out[slot]
 
     @property
+    def patcher(self) -> Any:
+        """The patcher inside the placed object."""
+        return models.patcher_of(self.value)
+
+    @property
     def row(self) -> PlacementRow:
         """The row of the report, read now."""
         return self.placements.report().rows[0]
@@ -36,5 +41,9 @@ class PlacedObject:
 
 def place(family: models.Family, value: Any, wish: Policy, folder: Path | None = None) -> PlacedObject:
     """Place an object; with a folder, its weights are first written there, as the file it was loaded from."""
-    files = [models.save(value.patcher.model, folder / "model.safetensors")] if folder is not None else []
+    files = (
+        [models.save(models.patcher_of(value).model, folder / "model.safetensors")]
+        if folder is not None
+        else []
+    )
     return PlacedObject(family.slot, value, wish, files)

@@ -21,19 +21,20 @@ def test_numbers_are_equal_bit_for_bit_and_the_report_counts_the_layers(
     placed = place(family, value, policy("layerwise"), tmp_path)
     assert torch.equal(family.run(placed.value), expected)
     row, layers = placed.row, placed.placements.placed[0].facts.layers
-    assert (row.asked, row.asked_by, row.decided) == ("layerwise", SOURCE.place, "layerwise")
-    assert f"{layers} of {layers} layers run on the CPU" in row.applied
+    assert (row.asked, row.asked_by) == ("layerwise", SOURCE.place)
+    assert (row.decided, row.applied) == ("layerwise", "layerwise")
+    assert f"{layers} of {layers} layers run on the CPU" in row.how
     assert row.layer_runs == layers
     assert row.tiers["file"] >= row.moved_bytes > 0
 
 
 def test_the_input_object_is_not_touched(family: models.Family, tmp_path: Path) -> None:
     value = family.make()
-    patcher, model = value.patcher, value.patcher.model
+    patcher, model = models.patcher_of(value), models.patcher_of(value).model
     patcher.model_size()  # ComfyUI remembers it on first use
     before, parameters = dict(patcher.__dict__), [id(p) for p in model.parameters()]
     family.run(place(family, value, policy("layerwise"), tmp_path).value)
-    assert value.patcher is patcher
+    assert models.patcher_of(value) is patcher
     assert dict(patcher.__dict__) == before
     assert [id(p) for p in model.parameters()] == parameters
 
@@ -42,13 +43,13 @@ def test_unloading_leaves_no_attribute_of_ours(family: models.Family, tmp_path: 
     value = family.make()
     family.run(value)
     mm.unload_all_models()
-    attributes = {name: set(m.__dict__) for name, m in value.patcher.model.named_modules()}
+    attributes = {name: set(m.__dict__) for name, m in models.patcher_of(value).model.named_modules()}
     placed = place(family, value, policy("layerwise"), tmp_path)
     family.run(placed.value)
-    assert any("forward" in m.__dict__ for m in value.patcher.model.modules())
+    assert any("forward" in m.__dict__ for m in models.patcher_of(value).model.modules())
     mm.unload_all_models()
-    assert {name: set(m.__dict__) for name, m in value.patcher.model.named_modules()} == attributes
-    assert "not loaded now" in placed.row.applied
+    assert {name: set(m.__dict__) for name, m in models.patcher_of(value).model.named_modules()} == attributes
+    assert "not loaded now" in placed.row.how
     assert placed.row.tiers["slot"] == 0
 
 
@@ -74,14 +75,15 @@ def test_a_sibling_without_a_policy_runs_untouched(family: models.Family, tmp_pa
 def test_without_a_file_of_the_same_bytes_the_report_says_that_nothing_is_gained(
     family: models.Family, tmp_path: Path
 ) -> None:
-    file = models.save(family.make(number=99).patcher.model, tmp_path / "other.safetensors")
+    file = models.save(models.patcher_of(family.make(number=99)).model, tmp_path / "other.safetensors")
     value = family.make()
     expected = family.run(value)
-    models.save(value.patcher.model, tmp_path / "same.safetensors")
+    models.save(models.patcher_of(value).model, tmp_path / "same.safetensors")
     placed = PlacedObject(family.slot, value, policy("layerwise"), [file])
     assert torch.equal(family.run(placed.value), expected)
-    assert "would gain nothing" in placed.row.applied
-    assert "other.safetensors" in placed.row.applied
+    assert "nothing would be gained" in placed.row.how
+    assert "other.safetensors" in placed.row.how
+    assert (placed.row.decided, placed.row.applied) == ("layerwise", "resident")
     assert placed.row.layer_runs == 0
 
 
@@ -92,17 +94,28 @@ def test_choosing_resident_brings_the_weights_back_into_memory(family: models.Fa
     resident = place(family, value, policy("resident"))
     assert torch.equal(family.run(resident.value), expected)
     assert set(k for k, count in resident.row.tiers.items() if count) == {"memory"}
-    assert "in memory" in resident.row.applied
+    assert "in memory" in resident.row.how
 
 
-@pytest.mark.parametrize("wish", ["resident", "offload", "cpu", "auto"])
-def test_placements_with_nothing_to_gain_say_so_and_change_nothing(family: models.Family, wish: str) -> None:
+@pytest.mark.parametrize(
+    ("wish", "applied"), [("resident", "resident"), ("offload", "resident"), ("cpu", "cpu")]
+)
+def test_placements_with_nothing_to_gain_say_so_and_change_nothing(
+    family: models.Family, wish: str, applied: str
+) -> None:
     value = family.make()
     expected = family.run(value)
     placed = place(family, value, policy(wish))
     assert torch.equal(family.run(placed.value), expected)
-    assert "CPU" in placed.row.applied
-    assert not any("forward" in m.__dict__ for m in value.patcher.model.modules())
+    assert "CPU" in placed.row.how
+    assert placed.row.applied == applied
+    assert not any("forward" in m.__dict__ for m in placed.patcher.model.modules())
+
+
+def test_what_nobody_set_stays_where_the_cpu_computes(family: models.Family) -> None:
+    placed = place(family, family.make(), policy("auto"))
+    assert placed.row.asked == "auto"
+    assert placed.row.applied == ("comfyui" if family.slot == "model" else "resident")
 
 
 def test_an_interrupt_in_a_layer_leaves_everything_right(tmp_path: Path) -> None:
@@ -112,8 +125,8 @@ def test_an_interrupt_in_a_layer_leaves_everything_right(tmp_path: Path) -> None
     expected = family.run(value)
     placed = place(family, value, policy("layerwise"), tmp_path)
     family.run(placed.value)
-    ids = [id(p) for p in value.patcher.model.parameters()]
-    model = value.patcher.model
+    ids = [id(p) for p in models.patcher_of(value).model.parameters()]
+    model = models.patcher_of(value).model
     target = model.get_submodule("clip_l.transformer.text_model.encoder.layers.1.mlp")
 
     def interrupt(*args: object) -> None:
@@ -157,7 +170,7 @@ def test_a_clone_that_is_thrown_away_does_not_take_the_layers_along(tmp_path: Pa
     clone = placed.value.clone()
     del clone
     gc.collect()
-    assert "3 of 3 layers run" in placed.row.applied
+    assert "3 of 3 layers run" in placed.row.how
     assert torch.equal(family.run(placed.value), expected)
     assert placed.row.layer_runs == 6
 
@@ -167,16 +180,16 @@ def test_of_two_loaders_in_a_row_the_later_one_wins(tmp_path: Path) -> None:
     first = place(family, family.make(), policy("layerwise"), tmp_path)
     second = place(family, first.value, policy("resident"))
     family.run(second.value)
-    assert "in memory" in second.row.applied
+    assert "in memory" in second.row.how
     assert first.row.layer_runs == 0
-    assert not any("forward" in m.__dict__ for m in second.value.patcher.model.modules())
+    assert not any("forward" in m.__dict__ for m in second.patcher.model.modules())
 
 
 def test_a_placed_object_dies_with_its_last_reference(family: models.Family, tmp_path: Path) -> None:
     placed = place(family, family.make(), policy("layerwise"), tmp_path)
     family.run(placed.value)
     mm.unload_all_models()
-    patcher, placements = weakref.ref(placed.value.patcher), placed.placements
+    patcher, placements = weakref.ref(placed.patcher), placed.placements
     gc.collect()
     gc.disable()
     try:

@@ -49,7 +49,7 @@ def test_numbers_are_equal_bit_for_bit(gpu: SimpleNamespace, family: models.Fami
     placed = place(family, value, policy("layerwise"))
     assert torch.equal(family.run(placed.value), expected)
     row = placed.row
-    assert "layers run on cpu:0 out of one slot" in row.applied
+    assert "layers run on cpu:0 out of one slot" in row.how
     assert row.moved_bytes > 0
 
 
@@ -57,7 +57,7 @@ def test_comfyui_plans_with_the_slot_and_not_with_the_whole_model(
     accounted: tuple[SimpleNamespace, models.Family, PlacedObject],
 ) -> None:
     _, family, placed = accounted
-    patcher = placed.value.patcher
+    patcher = placed.patcher
     assert patcher.model_size() < placed.row.bytes
     assert patcher.loaded_size() == 0
     family.run(placed.value)
@@ -85,9 +85,9 @@ def test_unloading_gives_the_slot_back_and_unwraps(
     _, family, placed = accounted
     family.run(placed.value)
     mm.unload_all_models()
-    assert placed.value.patcher.loaded_size() == 0
+    assert placed.patcher.loaded_size() == 0
     assert placed.row.tiers["slot"] == 0
-    model = placed.value.patcher.model
+    model = placed.patcher.model
     assert not any({"forward", "get_input_embeddings"} & set(m.__dict__) for m in model.modules())
     assert {p.device for p in model.parameters()} == {torch.device("cpu")}
 
@@ -101,7 +101,7 @@ def test_a_budget_lets_comfyui_keep_weights_on_the_device(gpu: SimpleNamespace) 
     for budget in (None, "4MB", "8MB", "1GB"):
         placed = place(family, value, policy("layerwise", vram_budget=budget))
         assert torch.equal(family.run(placed.value), expected)
-        loaded[budget] = placed.value.patcher.loaded_size()
+        loaded[budget] = placed.patcher.loaded_size()
         mm.unload_all_models()
     assert loaded[None] < loaded["4MB"] <= 4 * MIB < loaded["8MB"] <= 8 * MIB < loaded["1GB"]
 
@@ -113,7 +113,7 @@ def test_the_embedding_names_the_accelerator_although_its_table_stays_on_the_hos
     family = models.FAMILIES["t5"]
     placed = place(family, family.make(), policy("layerwise"))
     family.run(placed.value)
-    transformer = placed.value.patcher.model.clip_l.transformer
+    transformer = placed.patcher.model.clip_l.transformer
     ids = torch.tensor([[3, 4, 5]])
     stand_in = transformer.get_input_embeddings()
     assert stand_in.weight.device == gpu.device
@@ -131,23 +131,24 @@ def test_asking_for_the_cpu_computes_there_although_a_sibling_is_loaded(
     expected = family.run(value)
     placed = place(family, value, policy("cpu"))
     assert torch.equal(family.run(placed.value), expected)
-    assert "computes on the CPU" in placed.row.applied
-    assert {p.device for p in placed.value.patcher.model.parameters()} == {torch.device("cpu")}
-    assert value.patcher.load_device == gpu.device, "the input object is not touched"
+    assert "computes on the CPU" in placed.row.how
+    assert {p.device for p in placed.patcher.model.parameters()} == {torch.device("cpu")}
+    assert models.patcher_of(value).load_device == gpu.device, "the input object is not touched"
 
 
 def test_a_dynamic_patcher_is_left_alone(gpu: SimpleNamespace) -> None:
     family = models.FAMILIES["clip"]
     value = family.make()
 
-    class Dynamic(type(value.patcher)):  # type: ignore[misc]
+    class Dynamic(type(models.patcher_of(value))):  # type: ignore[misc]
         def is_dynamic(self) -> bool:
             return True
 
-    value.patcher.__class__ = Dynamic
+    models.patcher_of(value).__class__ = Dynamic
     placed = place(family, value, policy("layerwise"))
-    assert "dynamic VRAM" in placed.row.applied
-    patcher = placed.value.patcher
+    assert "dynamic VRAM" in placed.row.how
+    assert placed.row.applied == "comfyui"
+    patcher = placed.patcher
     assert not patcher.attachments
     assert not patcher.injections
     assert not {"partially_load", "partially_unload", "model_size", "loaded_size"} & set(patcher.__dict__)
@@ -166,7 +167,7 @@ def test_what_is_reported_as_loaded_is_what_is_there_whatever_happens(
     big = comfy.model_patcher.ModelPatcher(Big(20), gpu.device, torch.device("cpu"))
     live = [placed.value]
     gpu.total = 22 * MIB
-    gpu.used = lambda: _really_loaded(value.patcher.model, big.model, placed)
+    gpu.used = lambda: _really_loaded(models.patcher_of(value).model, big.model, placed)
     for _ in range(25):
         match rng.choice(["big", "encode", "clone", "patch", "drop", "free", "unload", "plain"]):
             case "big":

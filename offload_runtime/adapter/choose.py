@@ -1,0 +1,114 @@
+"""Which backend carries a decision out, and how far the machine lets it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import comfy.model_management as mm
+from torch import nn
+
+from ..engine import Ledger, Stack, mapped_weights
+from ..policy import Decision, Placement
+from .backends import COMFYUI, Backend, StreamedFromFile, StreamedToDevice, Untouched
+from .handles import Handle
+
+
+def choose_backend(
+    decision: Decision, handle: Handle, stacks: Sequence[Stack], files: Sequence[Path], ledger: Ledger
+) -> Backend:
+    """Return what carries out a decision, prepared as far as the machine allows."""
+    if decision.placement is Placement.AUTO:
+        return _comfyui(handle, "left to ComfyUI's own memory manager")
+    if getattr(handle.patcher, "is_dynamic", bool)():
+        return _comfyui(
+            handle, "left to ComfyUI's dynamic VRAM, which this version of the pack does not steer yet"
+        )
+    if decision.placement is Placement.CPU:
+        return _to_cpu(handle)
+    if decision.placement is Placement.LAYERWISE:
+        return _layerwise(decision, handle, stacks, files, ledger)
+    if _on_cpu(handle):
+        return _whole_in_memory(decision, handle)
+    if decision.placement is Placement.OFFLOAD:
+        how = "ComfyUI loads it whole when it is used, and evicts it when another model needs the room"
+        return Untouched(Placement.OFFLOAD.value, how, handle.patcher)
+    how = "ComfyUI loads it whole as far as it fits, and may still evict it for another model"
+    return Untouched(Placement.RESIDENT.value, how, handle.patcher)
+
+
+def _layerwise(
+    decision: Decision, handle: Handle, stacks: Sequence[Stack], files: Sequence[Path], ledger: Ledger
+) -> Backend:
+    if not stacks:
+        return _comfyui(handle, "left to ComfyUI, because no repeated layers were found in it")
+    if handle.slot == "vae" and handle.value.disable_offload:
+        return _comfyui(handle, "left to ComfyUI, which does not allow this VAE to be offloaded")
+    if not _on_cpu(handle):
+        return StreamedToDevice(handle, stacks, ledger, decision.budget_bytes)
+    model = handle.patcher.model
+    weights = mapped_weights(model)
+    if weights.adopt(_movable(model, stacks), files):
+        return StreamedFromFile(handle, stacks, ledger, weights)
+    named = f"no file that the workflow names ({', '.join(p.name for p in files)})" if files else "no file"
+    how = (
+        "in memory, where the CPU computes with it; layer by layer nothing would be gained, because "
+        f"{named} holds the same bytes to read the layers from"
+    )
+    return Untouched(Placement.RESIDENT.value, how, handle.patcher)
+
+
+def _movable(model: nn.Module, stacks: Sequence[Stack]) -> dict[str, nn.Parameter]:
+    """Return the weights that may view a file: those copied into a slot, and tables that are only looked up.
+
+    Other weights are used where they are, and a result can depend on how its operands are aligned in memory.
+    """
+    layers = {
+        f"{layer.name}.{name}": parameter
+        for stack in stacks
+        for layer in stack.layers
+        for name, parameter in layer.module.named_parameters()
+    }
+    tables = {
+        f"{name}.{key}": parameter
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Embedding)
+        for key, parameter in module.named_parameters(recurse=False)
+    }
+    return layers | tables
+
+
+def _to_cpu(handle: Handle) -> Backend:
+    how = "computes on the CPU, as ComfyUI would have done"
+    if not _on_cpu(handle):
+        _evict(handle)
+        handle.compute_on_cpu()
+        how = "computes on the CPU"
+    return Untouched(Placement.CPU.value, how, handle.patcher)
+
+
+def _whole_in_memory(decision: Decision, handle: Handle) -> Backend:
+    model = handle.patcher.model
+    mapped_weights(model).release(model.parameters())
+    how = "in memory, where the CPU computes with it"
+    if decision.placement is Placement.OFFLOAD:
+        how += "; there is no other device to offload it from"
+    return Untouched(Placement.RESIDENT.value, how, handle.patcher)
+
+
+def _comfyui(handle: Handle, how: str) -> Backend:
+    return Untouched(COMFYUI, how, handle.patcher)
+
+
+def _on_cpu(handle: Handle) -> bool:
+    return bool(mm.is_device_cpu(handle.patcher.load_device))
+
+
+def _evict(handle: Handle) -> None:
+    """Unload every loaded clone of a model, so that its weights are in host memory again."""
+    others = [
+        loaded
+        for loaded in mm.current_loaded_models
+        if loaded.model is None or not loaded.model.is_clone(handle.patcher)
+    ]
+    mm.free_memory(1e30, handle.patcher.load_device, keep_loaded=others)
