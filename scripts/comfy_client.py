@@ -17,6 +17,9 @@ import websocket
 from .comfy_errors import execution_problem, refusal_problem
 from .problem import Problem
 
+# A proxy in the environment is for the world outside, not for the server on this machine.
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
 Prompt = dict[str, dict[str, Any]]
 # Called with the node's id when it begins, and with (value, maximum) while it works.
 OnProgress = Callable[[str, "tuple[int, int] | None"], None]
@@ -33,8 +36,9 @@ class Result:
     seconds: float = 0.0
 
     def images(self) -> list[dict[str, str]]:
-        """Saved and previewed images, in node order."""
-        return [image for output in self.outputs.values() for image in output.get("images", [])]
+        """Saved and previewed images, in the order of their nodes' ids."""
+        in_order = sorted(self.outputs.items(), key=lambda item: (len(item[0]), item[0]))
+        return [image for _, output in in_order for image in output.get("images", [])]
 
 
 class Interrupted(Problem):
@@ -117,7 +121,7 @@ class ComfyClient:
     def _open(self, path: str, body: object | None = None) -> bytes:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=self.seconds) as answer:
+        with DIRECT.open(request, timeout=self.seconds) as answer:
             return answer.read()
 
     def _follow(

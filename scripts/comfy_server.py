@@ -12,10 +12,10 @@ import subprocess
 import tempfile
 import time
 import urllib.error
-import urllib.request
 from pathlib import Path
 from types import TracebackType
 
+from .comfy_client import DIRECT
 from .places import DEMO_OUTPUT, PACK_NAME, ROOT, shown
 from .problem import Problem
 
@@ -136,7 +136,7 @@ class ComfyServer:
                 code = self._process.wait(timeout=0.2)
                 raise self._failure(f"ComfyUI stopped while starting (exit code {code})")
             with contextlib.suppress(OSError, urllib.error.URLError):
-                urllib.request.urlopen(f"{self.url}/system_stats", timeout=5).close()
+                DIRECT.open(f"{self.url}/system_stats", timeout=5).close()
                 break
         else:
             raise self._failure(f"ComfyUI did not answer on port {self.port} within {SECONDS_TO_START} s")
@@ -161,8 +161,8 @@ class ComfyServer:
 def claim_port(port: int | None) -> int:
     """A port that can be bound now: the one asked for, or any free one."""
     with socket.socket() as probe:
-        # As the server does: a port in TIME_WAIT counts as free.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if os.name != "nt":  # a port in TIME_WAIT counts as free; on Windows this would mean any port
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port or 0))
         except OverflowError as error:

@@ -168,7 +168,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         "--workflow", type=Path, default=EXAMPLE, help="a UI or API workflow with nodes of this pack"
     )
     parser.add_argument(
-        "--port", default=os.environ.get("PORT"), help="port for ComfyUI (default: a free one)"
+        "--port", default=os.environ.get("PORT") or None, help="port for ComfyUI (default: a free one)"
     )
     parser.add_argument("--output", type=Path, default=DEMO_OUTPUT, help="folder for pictures and report")
     options = parser.parse_args(arguments)

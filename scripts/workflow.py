@@ -40,9 +40,7 @@ def load(file: Path, object_info: ObjectInfo) -> Prompt:
         return to_api(document, object_info)
     if isinstance(document, dict) and document and all(_is_api_node(node) for node in document.values()):
         return document
-    raise Problem(
-        f"{file} is neither a ComfyUI workflow nor an API prompt; save it with Save or Export (API)."
-    )
+    raise Problem(f"{file} is neither a workflow nor an API prompt; use ComfyUI's Save or Export (API).")
 
 
 def to_api(workflow: Workflow, object_info: ObjectInfo) -> Prompt:

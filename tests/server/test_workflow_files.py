@@ -58,10 +58,15 @@ def test_sockets_in_the_file_are_the_sockets_of_the_nodes(
         if node["type"] in workflow.NOTES:
             continue
         info = object_info[node["type"]]
-        known = [name for group in ("required", "optional") for name in info["input"].get(group, {})]
-        assert {entry["name"] for entry in node["inputs"]} - {"upload"} == set(known), node["type"]
-        assert [entry["name"] for entry in node["outputs"]] == info["output_name"], node["type"]
-        assert [entry["type"] for entry in node["outputs"]] == info["output"], node["type"]
+        known = {name for group in ("required", "optional") for name in info["input"].get(group, {})}
+        inputs = {entry["name"] for entry in node["inputs"]} - {"upload"}
+        outputs = [[entry["name"], entry["type"]] for entry in node["outputs"]]
+        existing = [list(pair) for pair in zip(info["output_name"], info["output"], strict=True)]
+        if node["type"].startswith(workflow.PACK_PREFIX):
+            assert (inputs, outputs) == (known, existing), node["type"]
+        else:  # core's nodes grow from version to version, and the file is for all of them
+            assert inputs <= known, node["type"]
+            assert outputs == existing[: len(outputs)], node["type"]
 
 
 def test_links_agree_with_the_sockets_at_both_ends(shipped: dict[str, Any]) -> None:
