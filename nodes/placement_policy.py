@@ -95,23 +95,14 @@ class PlacementPolicyNode(io.ComfyNode):
 
 def _inputs() -> list[io.Input]:
     return [
-        io.Combo.Input(
+        _choice(
             "mode",
-            options=[mode.value for mode in Mode],
-            default=Mode.AUTO.value,
-            optional=True,
-            tooltip="What automatic choices aim for. auto: what fits stays, what does not gives way. "
-            "manual: nothing automatic. speed: everything stays on the device. memory: encoders run "
-            "layer by layer.",
+            [mode.value for mode in Mode],
+            "What automatic choices aim for. auto: what fits stays, what does not gives way. manual: nothing "
+            "automatic. speed: everything stays on the device. memory: encoders run layer by layer.",
         ),
         *(
-            io.Combo.Input(
-                name,
-                options=[placement.value for placement in Placement],
-                default=Placement.AUTO.value,
-                optional=True,
-                tooltip=f"{place} {_CHOICES}",
-            )
+            _choice(name, [placement.value for placement in Placement], f"{place} {_CHOICES}")
             for name, place in _PLACES.items()
         ),
         io.String.Input(
@@ -122,13 +113,11 @@ def _inputs() -> list[io.Input]:
             "6GB (1024³ bytes a GB), or a share of the card such as 50%. What layerwise components have left "
             "over their window keeps layers resident. Set Placement gives one component a budget of its own.",
         ),
-        io.Combo.Input(
+        _choice(
             "strict",
-            options=["auto", "on", "off"],
-            default="auto",
-            optional=True,
-            tooltip="on: stop with a sentence when this machine cannot do all that you set. off, and auto: do as "
-            "much of it as it can, and say in the report how far that is.",
+            ["auto", "on", "off"],
+            "on: stop with a sentence when this machine cannot do all that you set. off, and auto: do as much of "
+            "it as it can, and say in the report how far that is.",
         ),
         PlacementPolicy.Input(
             "base",
@@ -137,6 +126,10 @@ def _inputs() -> list[io.Input]:
             "auto keeps the base's value. A Set Placement in the base still wins over this node.",
         ),
     ]
+
+
+def _choice(name: str, options: list[str], tooltip: str) -> io.Input:
+    return io.Combo.Input(name, options=options, default="auto", optional=True, tooltip=tooltip)
 
 
 def _policy(

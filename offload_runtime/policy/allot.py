@@ -7,7 +7,8 @@ over as resident layers of streamed components, those that loop first.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from .components import Placement, group_of
@@ -50,52 +51,62 @@ def allot(
         Component name → its share. The shares of all components that are not `offload` fit in the room
         together; an `offload` component fits in it alone.
     """
-    total = now.machine.vram_total
-    budgets = {name: wish.budget.resolve(total) for name, wish in wishes.items() if wish.budget is not None}
     on_device = [c for c in components if now.machine.accelerator and not c.on_cpu]
     held = [c for c in on_device if placements[c.name] not in (Placement.CPU, Placement.OFFLOAD)]
     streamed = [c for c in held if placements[c.name] is Placement.LAYERWISE]
     whole = sorted((c for c in held if c not in streamed), key=_worth)
-    given = dict.fromkeys((c.name for c in components), 0)
-    limit = {c.name: _limit(c, placements[c.name], budgets.get(c.name), now) for c in on_device}
-    left = now.room.bytes
+    limits = {c.name: _limit(c, placements[c.name], wishes[c.name], now) for c in on_device}
+    room = _Room(limits, now.room.bytes)
 
-    def give(component: ComponentFacts, upto: int) -> None:
-        nonlocal left
-        more = min(max(0, min(upto, limit[component.name]) - given[component.name]), left)
-        given[component.name] += more
-        left -= more
+    room.give(streamed, windows=True)
+    room.give(c for c in whole if wishes[c.name].placement is not None)
+    room.give(c for c in streamed if wishes[c.name].budget is not None)
+    room.give(whole)
+    streamed.sort(key=lambda c: (not c.loops, -c.bytes, c.name))
+    room.give(c for c in streamed if c.name in spare)
 
-    for component in streamed:
-        give(component, component.window)
-    for component in whole:
-        if wishes[component.name].placement is not None:
-            give(component, component.device_bytes)
-    for component in streamed:
-        if component.name in budgets:
-            give(component, component.device_bytes)
-    for component in whole:
-        give(component, component.device_bytes)
-    for component in sorted(streamed, key=lambda c: (not c.loops, -c.bytes, c.name)):
-        if component.name in spare:
-            give(component, component.device_bytes)
-
+    planned = dict(room.given)
     for component in on_device:
-        if placements[component.name] is Placement.OFFLOAD:
-            given[component.name] = min(limit[component.name], now.room.bytes)
-    return {c.name: Share(given[c.name], _wanted(c, placements[c.name], limit, now)) for c in components}
+        if (
+            placements[component.name] is Placement.OFFLOAD
+        ):  # it holds nothing between uses, so it may have the room
+            planned[component.name] = min(limits[component.name], now.room.bytes)
+    return {
+        c.name: Share(planned.get(c.name, 0), _wanted(c, placements[c.name], limits.get(c.name, 0)))
+        for c in components
+    }
 
 
-def _limit(c: ComponentFacts, placement: Placement, budget: int | None, now: Situation) -> int:
+class _Room:
+    """The device memory that is left, and who has been given what of it."""
+
+    def __init__(self, limits: Mapping[str, int], left: int) -> None:
+        self.given: Counter[str] = Counter()
+        self._limits = limits
+        self._left = left
+
+    def give(self, components: Iterable[ComponentFacts], *, windows: bool = False) -> None:
+        """Give each component in turn its window, or all that it may have, as far as the room goes."""
+        for component in components:
+            limit = self._limits[component.name]
+            upto = min(component.window, limit) if windows else limit
+            more = min(max(0, upto - self.given[component.name]), self._left)
+            self.given[component.name] += more
+            self._left -= more
+
+
+def _limit(component: ComponentFacts, placement: Placement, wish: Wish, now: Situation) -> int:
     if placement is not Placement.OFFLOAD and now.machine.flag("--novram"):
-        return c.window if placement is Placement.LAYERWISE else 0  # nothing may stay between uses
-    return c.device_bytes if budget is None else min(budget, c.device_bytes)
+        return component.window if placement is Placement.LAYERWISE else 0  # nothing may stay between uses
+    if wish.budget is None:
+        return component.device_bytes
+    return min(wish.budget.resolve(now.machine.vram_total), component.device_bytes)
 
 
-def _wanted(c: ComponentFacts, placement: Placement, limit: Mapping[str, int], now: Situation) -> int:
-    if not now.machine.accelerator or c.on_cpu or placement is Placement.CPU:
+def _wanted(component: ComponentFacts, placement: Placement, limit: int) -> int:
+    if placement is Placement.CPU:
         return 0
-    return min(c.window, limit[c.name]) if placement is Placement.LAYERWISE else limit[c.name]
+    return min(component.window, limit) if placement is Placement.LAYERWISE else limit
 
 
 def _worth(component: ComponentFacts) -> tuple[int, int, str]:

@@ -119,18 +119,20 @@ class Policy:
         """
         if not is_set(component):
             return cls()
-        values = {
-            "placement": (Setting.PLACEMENT, placement),
-            "vram_budget": (Setting.BUDGET, vram_budget),
-            "host": (Setting.HOST, host),
-            "device": (Setting.DEVICE, device),
-        }
-        selector, links = str(component), via or {}
+        links = via or {}
+        rows = (
+            (Setting.PLACEMENT, "placement", placement),
+            (Setting.BUDGET, "vram_budget", vram_budget),
+            (Setting.HOST, "host", host),
+            (Setting.DEVICE, "device", device),
+        )
         return cls(
             tuple(
                 argument
-                for name, (setting, text) in values.items()
-                for argument in explicit_values(setting, selector, text, source, name, links.get(name, ""))
+                for setting, where, text in rows
+                for argument in explicit_values(
+                    setting, str(component), text, source, where, links.get(where, "")
+                )
             )
         )
 

@@ -43,6 +43,25 @@ def resolve(
     """
     components = tuple(components)
     explicit = command_line_policy(machine).extended(policy).explicit
+    case = _case(explicit, machine, components, sum(decision.held_bytes for decision in earlier))
+    plan = Plan(
+        decisions=tuple(case.decision(component) for component in components),
+        mode=case.now.mode,
+        total_budget=explicit.value(Budget, Setting.TOTAL_BUDGET),
+        room_bytes=case.now.room.bytes,
+        room=case.now.room.text,
+        notes=workflow_notes(explicit, machine),
+    )
+    strict = explicit.winner(Setting.STRICT)
+    if strict is not None and strict.value and (why := refusal(plan, strict)):
+        raise StrictPolicyError(why)
+    return plan
+
+
+def _case(
+    explicit: ExplicitArguments, machine: MachineFacts, components: Sequence[ComponentFacts], spent: int
+) -> _Case:
+    """Place every component, what was asked first, and share the memory out."""
     mode = explicit.value(Mode, Setting.MODE) or Mode.AUTO
     asked = {c.name: _asked(explicit, c, machine) for c in components}
     wishes = {
@@ -50,27 +69,13 @@ def resolve(
         for name, placed in asked.items()
     }
     total_budget = explicit.value(Budget, Setting.TOTAL_BUDGET)
-    spent = sum(decision.held_bytes for decision in earlier)
     now = situation(machine, mode, components, wishes, total_budget, spent)
     placed = {c.name: asked[c.name] or _automatic(c, now) for c in components}
     placements = {name: p.placement for name, p in placed.items()}
     spare = frozenset(name for name in placements if _keeps_spare(explicit, name, mode))
-    case = _Case(
-        explicit=explicit,
-        now=now,
-        placed=placed,
-        shares=allot(components, placements, wishes, now, spare),
-        tiers=_host_tiers(explicit, components, placements, machine),
-        spare=spare,
-    )
-    decisions = tuple(case.decision(c) for c in components)
-    plan = Plan(
-        decisions, mode, total_budget, now.room.bytes, now.room.text, workflow_notes(explicit, machine)
-    )
-    strict = explicit.winner(Setting.STRICT)
-    if strict is not None and strict.value and (why := refusal(plan, strict)):
-        raise StrictPolicyError(why)
-    return plan
+    shares = allot(components, placements, wishes, now, spare)
+    tiers = _host_tiers(explicit, components, placements, machine)
+    return _Case(explicit, now, placed, shares, tiers, spare)
 
 
 class _Placed(NamedTuple):
