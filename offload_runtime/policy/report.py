@@ -109,7 +109,7 @@ def _wrapped(line: str) -> list[str]:
 def decision_table(rows: Sequence[PlacementRow]) -> str:
     """Return the decisions as a table of aligned columns.
 
-    VRAM is what the plan counts for a component; what is applied has a column when there are live models.
+    What is applied has a column when there are live models; it may lag behind what is planned.
     """
     columns = [
         ("component", *(row.component for row in rows)),
@@ -117,8 +117,8 @@ def decision_table(rows: Sequence[PlacementRow]) -> str:
         ("asked", *(row.asked for row in rows)),
         ("decided", *(row.decided for row in rows)),
         ("applied", *(row.applied for row in rows)),
-        ("VRAM", *(format_bytes(row.vram_bytes) for row in rows)),
-        ("host", *(row.host or "-" for row in rows)),
+        ("planned VRAM", *(format_bytes(row.vram_bytes) for row in rows)),
+        ("planned host", *(row.host or "-" for row in rows)),
     ]
     aligned = [
         [cell.ljust(max(map(len, column))) for cell in column] for column in columns if any(column[1:])
