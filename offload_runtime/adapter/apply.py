@@ -54,7 +54,7 @@ def apply_policy(
     for (handle, stacks), component, decision in zip(opened, facts, plan, strict=True):
         ledger = Ledger()
         backend = choose_backend(decision, handle, stacks, files.get(handle.slot, []), ledger)
-        backend.attach(handle.patcher)
+        backend.attach(handle.patcher, stacks)
         placed.append(Placed(component, decision, backend, ledger, handle.patcher.model))
         on_step()
     return {handle.slot: handle.value for handle, _ in opened}, Placements(

@@ -32,7 +32,8 @@ class Attachment:
 
     def inject(self, patcher: Any) -> None:
         """Wrap the layers: the patcher is loaded now."""
-        self.streamer.install()
+        # Hook keyframes write into the weights while the encoder stays loaded.
+        self.streamer.install(volatile=bool(patcher.forced_hooks or patcher.hook_patches))
         if self._embeddings is not None:
             self._embeddings.install()
 
@@ -102,12 +103,17 @@ def account_for_slots(patcher: Any, streamer: Streamer, resident_bytes: int) -> 
         return full if inside else footprint
 
     def loaded_size() -> int:
-        return int(base.loaded_size(reference())) + streamer.slot_bytes
+        # ComfyUI places a few bytes even where nothing may stay; it relies on the loaded size being the smaller.
+        return min(footprint, int(base.loaded_size(reference())) + streamer.slot_bytes)
 
     def partially_load(
         device: torch.device, extra_memory: float = 0, force_patch_weights: bool = False
     ) -> int:
         streamer.free()
+        # Before ComfyUI looks for weights to pin: it leaves alone what is pinned already, and a weight that it
+        # has pinned in place could not be packed any more.
+        reference().unpin_all_weights()  # type: ignore[union-attr]
+        streamer.pack()
         loaded = reference().model.model_loaded_weight_memory  # type: ignore[union-attr]
         change = true_sized(base.partially_load, device, resident_bytes - loaded, force_patch_weights)
         streamer.allocate()  # now, before a VAE divides what is free by the size of one image

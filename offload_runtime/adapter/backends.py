@@ -15,21 +15,31 @@ from torch import nn
 
 from ..engine import (
     HostTier,
+    Lane,
     Ledger,
     MappedTier,
-    MappedWeights,
     MemoryTier,
     Stack,
     Streamer,
     can_page_out,
+    mapped_weights,
 )
 from ..policy import Placement, format_bytes
 from .attachment import Attachment, account_for_slots, attach, strip
 from .embedding import HostEmbeddings
 from .handles import Handle
+from .pinning import packed_weights
 
 COMFYUI = "comfyui"
 """The word for a component that is left to ComfyUI's own memory manager."""
+
+
+_lanes: weakref.WeakValueDictionary[torch.device, Lane] = weakref.WeakValueDictionary()
+
+
+def lane_to(device: torch.device) -> Lane:
+    """Return the one lane to a device, shared by everything that streams there."""
+    return _lanes.setdefault(device, Lane(device))
 
 
 class Applied(NamedTuple):
@@ -42,8 +52,8 @@ class Applied(NamedTuple):
 class Backend(Protocol):
     """Carries out one decision."""
 
-    def attach(self, patcher: Any) -> None:
-        """Put what is needed on a patcher."""
+    def attach(self, patcher: Any, stacks: Sequence[Stack]) -> None:
+        """Put what is needed on a patcher whose model has these stacks."""
 
     def applied(self) -> Applied:
         """Return what the live model does."""
@@ -57,7 +67,7 @@ class Untouched:
         self._how = how
         self._patcher = weakref.ref(patcher)
 
-    def attach(self, patcher: Any) -> None:
+    def attach(self, patcher: Any, stacks: Sequence[Stack]) -> None:
         """Leave the patcher as it is."""
 
     def applied(self) -> Applied:
@@ -70,40 +80,47 @@ class Untouched:
 
 
 class Layerwise:
-    """The engine runs the layers out of a slot."""
+    """The engine runs the layers out of slots.
+
+    Lives on in a kept report, and refers to the model and to what is attached to it only weakly.
+    """
 
     def __init__(
-        self, model: nn.Module, stacks: Sequence[Stack], device: torch.device, tier: HostTier, ledger: Ledger
+        self, model: nn.Module, device: torch.device, ledger: Ledger, budget: int | None = None
     ) -> None:
-        self._stacks = stacks
+        self._budget = budget
         self._device = device
-        self._tier = tier
         self._ledger = ledger
+        self._layers = 0
         self._model = weakref.ref(model)
         self._attachments: weakref.WeakSet[Attachment] = weakref.WeakSet()
 
-    def attach(self, patcher: Any) -> None:
+    def attach(self, patcher: Any, stacks: Sequence[Stack]) -> None:
         """Attach a streamer of its own to a patcher of this model; clones get one when they are made."""
-        if patcher.model is not self._model():
+        model = self._model()
+        if model is None or patcher.model is not model:
             strip(patcher)  # a copy of the model for another device: ComfyUI's
             return
-        streamer = Streamer(self._stacks, self._device, self._tier, self._ledger)
+        self._layers = sum(len(stack.layers) for stack in stacks)
+        streamer = Streamer(stacks, lane_to(self._device), self._tier(model), self._ledger, self._budget)
         attachment = Attachment(streamer, self._embeddings(patcher))
-        attach(patcher, attachment, lambda old, new: self.attach(new))
+        attach(patcher, attachment, lambda old, new: self.attach(new, stacks))
         self._attachments.add(attachment)
         self._account(patcher, streamer)
 
     def applied(self) -> Applied:
         """Say how many layers run through the engine now, and what has been done so far."""
         installed = max((a.streamer.installed_layers() for a in self._attachments), default=0)
-        layers = sum(len(stack.layers) for stack in self._stacks)
         slot = max((a.streamer.footprint for a in self._attachments), default=0)
         state = (
-            f"{installed} of {layers} layers run"
+            f"{installed} of {self._layers} layers run"
             if installed
-            else f"not loaded now; when it is, its {layers} layers run"
+            else f"not loaded now; when it is, its {self._layers} layers run"
         )
         return Applied(Placement.LAYERWISE.value, f"{state} {self._how(format_bytes(slot))}")
+
+    def _tier(self, model: nn.Module) -> HostTier:
+        raise NotImplementedError
 
     def _embeddings(self, patcher: Any) -> HostEmbeddings | None:
         return None
@@ -118,31 +135,32 @@ class Layerwise:
 class StreamedToDevice(Layerwise):
     """The stream backend: layers are copied to the accelerator, their masters stay in memory."""
 
-    def __init__(
-        self, handle: Handle, stacks: Sequence[Stack], ledger: Ledger, resident_bytes: int | None
-    ) -> None:
-        device = handle.patcher.load_device
-        super().__init__(handle.patcher.model, stacks, device, MemoryTier(device), ledger)
-        self._resident_bytes = resident_bytes or 0
+    def __init__(self, handle: Handle, ledger: Ledger, budget: int | None) -> None:
+        super().__init__(handle.patcher.model, handle.patcher.load_device, ledger, budget)
+
+    def _tier(self, model: nn.Module) -> HostTier:
+        return MemoryTier(self._device, packed_weights(model))
 
     def _embeddings(self, patcher: Any) -> HostEmbeddings:
         return HostEmbeddings(patcher.model, self._device)
 
     def _account(self, patcher: Any, streamer: Streamer) -> None:
-        account_for_slots(patcher, streamer, max(0, self._resident_bytes - streamer.footprint))
+        account_for_slots(patcher, streamer, max(0, (self._budget or 0) - streamer.footprint))
 
     def _how(self, slot: str) -> str:
-        return f"on {self._device} out of one slot of {slot}, copied from memory when they run"
+        return (
+            f"on {self._device} out of slots of {slot}, each copied from memory while the one before it runs"
+        )
 
 
 class StreamedFromFile(Layerwise):
     """The advise backend: the CPU computes, and the masters are the pages of the safetensors file."""
 
-    def __init__(
-        self, handle: Handle, stacks: Sequence[Stack], ledger: Ledger, weights: MappedWeights
-    ) -> None:
-        device = torch.device("cpu")
-        super().__init__(handle.patcher.model, stacks, device, MappedTier(weights), ledger)
+    def __init__(self, handle: Handle, ledger: Ledger) -> None:
+        super().__init__(handle.patcher.model, torch.device("cpu"), ledger)
+
+    def _tier(self, model: nn.Module) -> HostTier:
+        return MappedTier(mapped_weights(model))
 
     def _how(self, slot: str) -> str:
         dropped = "and dropped from memory after it" if can_page_out() else "and left to the system to drop"

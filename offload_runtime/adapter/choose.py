@@ -45,11 +45,11 @@ def _layerwise(
     if handle.slot == "vae" and handle.value.disable_offload:
         return _comfyui(handle, "left to ComfyUI, which does not allow this VAE to be offloaded")
     if not _on_cpu(handle):
-        return StreamedToDevice(handle, stacks, ledger, decision.budget_bytes)
+        return StreamedToDevice(handle, ledger, decision.budget_bytes)
     model = handle.patcher.model
     weights = mapped_weights(model)
     if weights.adopt(_movable(model, stacks), files):
-        return StreamedFromFile(handle, stacks, ledger, weights)
+        return StreamedFromFile(handle, ledger)
     named = f"no file that the workflow names ({', '.join(p.name for p in files)})" if files else "no file"
     how = (
         "in memory, where the CPU computes with it; layer by layer nothing would be gained, because "

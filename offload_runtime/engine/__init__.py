@@ -1,7 +1,9 @@
 """The engine: layers, slots, host tiers and the streamer. Knows torch, not ComfyUI."""
 
+from .lane import Lane
 from .ledger import Ledger
 from .mapped import MappedWeights, mapped_weights
+from .packed import PackedWeights
 from .pages import can_page_out
 from .stacks import Layer, Stack, parameter_bytes, tensor_bytes
 from .streamer import Streamer
@@ -9,11 +11,13 @@ from .tiers import HostTier, MappedTier, MemoryTier
 
 __all__ = [
     "HostTier",
+    "Lane",
     "Layer",
     "Ledger",
     "MappedTier",
     "MappedWeights",
     "MemoryTier",
+    "PackedWeights",
     "Stack",
     "Streamer",
     "can_page_out",

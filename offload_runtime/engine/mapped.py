@@ -58,11 +58,11 @@ class MappedWeights:
         for parameter in parameters:
             if self.holds(parameter):
                 self._masters.pop(parameter.data_ptr())
-                _view(parameter, parameter.clone())
+                view(parameter, parameter.clone())
 
     def _view_file(self, parameter: nn.Parameter, master: torch.Tensor) -> None:
         self._masters[master.data_ptr()] = master
-        _view(parameter, master)
+        view(parameter, master)
         pages.page_out(master)
 
 
@@ -74,7 +74,7 @@ def mapped_weights(model: nn.Module) -> MappedWeights:
     return _of_model.setdefault(model, MappedWeights())
 
 
-def _view(parameter: nn.Parameter, tensor: torch.Tensor) -> None:
+def view(parameter: nn.Parameter, tensor: torch.Tensor) -> None:
     with torch.inference_mode():  # weights made by a ComfyUI node are inference tensors
         parameter.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
 

@@ -1,7 +1,8 @@
-"""A slot: one preallocated buffer on the device that holds one layer at a time.
+"""The slots: one preallocated buffer on the device that holds the running layer and those that come next.
 
-Layers with the same layout share the views, which are made once, so that the steady state constructs no
-tensor and allocates nothing.
+Layers of unequal size share it by bytes: it is as large as the largest pair of neighbours, not twice the largest
+layer. Addresses repeat from use to use, and layers with the same layout share the views, which are made once:
+the steady state constructs no tensor and allocates nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def why_unmovable(tensor: torch.Tensor) -> str | None:
         return f"{type(tensor).__name__} is a tensor subclass with a layout of its own"
     if tensor.device.type == "meta":
         return "it has no data"
-    if tensor.layout is not torch.strided or not _is_dense(tensor):
+    if tensor.layout is not torch.strided or not (tensor.is_contiguous() or _is_dense(tensor)):
         return "its memory is not one dense block"
     return None
 
@@ -33,48 +34,47 @@ def layout_of(tensors: Sequence[torch.Tensor]) -> Layout:
     return tuple((t.dtype, t.shape, t.stride()) for t in tensors)
 
 
-def slot_bytes(tensors: Sequence[torch.Tensor]) -> int:
+def packed_bytes(tensors: Sequence[torch.Tensor]) -> int:
     """Return the room that tensors take in a slot, alignment included."""
     return sum(_aligned(tensor.nbytes) for tensor in tensors)
 
 
-class Slot:
-    """A buffer of `capacity` bytes on `device`, and the parameter views into it per layout."""
+def views_into(buffer: torch.Tensor, start: int, layout: Layout) -> list[nn.Parameter]:
+    """Return parameters of a layout that view a byte buffer from an aligned offset on, one after the other."""
+    # Outside inference mode, or the views could not be written when a layer runs without it.
+    views, offset = [], start
+    with torch.inference_mode(False), torch.no_grad():
+        for dtype, shape, stride in layout:
+            end = offset + shape.numel() * dtype.itemsize
+            flat = buffer[offset:end].view(dtype)
+            views.append(nn.Parameter(flat.as_strided(shape, stride), requires_grad=False))
+            offset = _aligned(end)
+    return views
+
+
+class Slots:
+    """A buffer of `capacity` bytes on `device`; `schedule` says what lies where."""
 
     def __init__(self, capacity: int, device: torch.device) -> None:
-        self._views: dict[Layout, list[nn.Parameter]] = {}
+        self._views: dict[tuple[int, Layout], list[nn.Parameter]] = {}
         with torch.inference_mode(False):
-            self._buffer = torch.empty(capacity, dtype=torch.uint8, device=device)
+            self._buffer = torch.empty(_aligned(capacity), dtype=torch.uint8, device=device)
 
     @property
     def capacity(self) -> int:
         """The size of the buffer in bytes."""
         return self._buffer.numel()
 
-    def fill(self, tensors: Sequence[torch.Tensor]) -> list[nn.Parameter]:
-        """Copy tensors into the slot and return parameters that view them there, in the same order.
+    def region(self, start: int, size: int) -> torch.Tensor:
+        """Return the bytes of a region, for one flat copy."""
+        return self._buffer[start : start + size]
 
-        The parameters stay valid until the next `fill`.
-        """
-        layout = layout_of(tensors)
-        views = self._views.get(layout)
-        if views is None:
-            views = self._views[layout] = self._make_views(layout)
-        for view, tensor in zip(views, tensors, strict=True):
-            view.copy_(tensor)
-        return views
-
-    def _make_views(self, layout: Layout) -> list[nn.Parameter]:
-        # Outside inference mode, or the views could not be written when a layer runs without it.
-        views, offset = [], 0
-        with torch.inference_mode(False), torch.no_grad():
-            for dtype, shape, stride in layout:
-                count = shape.numel()
-                end = offset + count * dtype.itemsize
-                flat = self._buffer[offset:end].view(dtype)
-                views.append(nn.Parameter(flat.as_strided(shape, stride), requires_grad=False))
-                offset = _aligned(end)
-        return views
+    def views(self, start: int, layout: Layout) -> list[nn.Parameter]:
+        """Return the parameters of a layout at an offset; the same ones every time."""
+        found = self._views.get((start, layout))
+        if found is None:
+            found = self._views[start, layout] = views_into(self._buffer, start, layout)
+        return found
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:

@@ -5,168 +5,274 @@ whatever happened inside: `try/finally` around `forward`, because torch's `alway
 `BaseException`, which is what ComfyUI's interrupt is. Assigning `.data` or calling `module.to()` would break
 quantised and GGUF tensors, and anybody who keeps a reference to a Parameter.
 
-Weights are read through the module when the layer runs, so a LoRA or a replaced Parameter is always seen.
+Weights are read through the module when they are copied, so a LoRA or a replaced Parameter is always seen.
+While a layer computes, those that ran after it last time are copied into what is free of the slots.
 """
 
 from __future__ import annotations
 
-import inspect
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-import torch
 from torch import nn
 
+from .lane import Event, Lane
 from .ledger import Ledger
-from .slots import Slot, slot_bytes, why_unmovable
+from .schedule import Fetch, Region, Schedule, largest_neighbours
+from .slots import Slots, layout_of, packed_bytes, why_unmovable
 from .stacks import Layer, Stack, stack_layers
 from .tiers import HostTier
+from .trace import Trace
+from .wrapper import unwrap, wrap, wrapped_by, wrapper_of
 
 
-@dataclass
-class _Exchange:
-    """One exchanged entry of a module's `_parameters`."""
+class _Exchange(NamedTuple):
+    """One entry of a module's `_parameters` that is exchanged."""
 
     parameters: dict[str, nn.Parameter | None]
     name: str
     master: nn.Parameter
 
 
-class Streamer:
-    """Runs the layers of some stacks out of one slot, one layer at a time.
+@dataclass
+class _Occupant:
+    """A layer in the slots, with the events that order its use.
 
-    Life cycle: `install` wraps the layers, `allocate` takes the slot's memory, `free` gives it back and
-    `uninstall` unwraps. Installed without a slot, the first layer call allocates it.
+    Attributes:
+        masters: the weights that were copied; others now mean that the copy is stale.
+        views: the same weights in the slots.
+        region: where it lies.
+        arrived: after this event it may be read.
+        released: after this event it may be overwritten.
     """
 
-    def __init__(self, stacks: Sequence[Stack], device: torch.device, tier: HostTier, ledger: Ledger) -> None:
+    masters: list[nn.Parameter]
+    views: list[nn.Parameter]
+    region: Region
+    arrived: Event
+    released: Event = None
+
+
+class Streamer:
+    """Runs the layers of some stacks out of slots.
+
+    Life cycle: `install` wraps the layers and begins a use, `allocate` takes the slots' memory, `free` gives it
+    back and `uninstall` unwraps. Installed without slots, the first layer call allocates them.
+
+    Args:
+        stacks: the layers.
+        lane: the way to the compute device.
+        tier: where the masters live.
+        ledger: counts what is done.
+        budget: bytes that the slots may take; one layer is always let in.
+    """
+
+    def __init__(
+        self, stacks: Sequence[Stack], lane: Lane, tier: HostTier, ledger: Ledger, budget: int | None = None
+    ) -> None:
         self._layers = tuple(stack_layers(stacks))
-        self._device = device
+        # Where the weights are looked up when a layer runs: walking its modules every time would cost more.
+        self._entries = [list(_entries(layer.module)) for layer in self._layers]
+        self._lane = lane
         self._tier = tier
         self._ledger = ledger
-        self._slot: Slot | None = None
+        self._budget = budget
+        self._trace = Trace(range(len(self._layers)))
+        self._volatile = False
+        self._slots: Slots | None = None
+        self._schedule = Schedule(0, [])
+        self._held: dict[int, _Occupant] = {}
+        self._leaving: list[tuple[Region, Event]] = []  # memory that was given up, and when it is free
 
     @property
     def slot_bytes(self) -> int:
-        """The device memory that the slot takes now."""
-        return self._slot.capacity if self._slot is not None else 0
+        """The device memory that the slots take now."""
+        return self._slots.capacity if self._slots is not None else 0
 
     @property
     def footprint(self) -> int:
-        """The device memory that the slot takes while the component is loaded."""
-        return max((self._room(layer) for layer in self._layers), default=0)
+        """The device memory that the slots take while the component is loaded: the largest two neighbours."""
+        sizes = [packed_bytes(_movable(layer)) for layer in self._layers]
+        largest = max(sizes, default=0)
+        if not self._tier.overlaps:
+            return largest
+        pair = largest_neighbours(sizes)
+        return max(largest, pair if self._budget is None else min(pair, self._budget))
 
-    def install(self) -> None:
-        """Wrap every layer's `forward`, in place of another streamer's wrapper if there is one."""
+    def install(self, *, volatile: bool = False) -> None:
+        """Wrap every layer's `forward`, in place of another streamer's wrapper if there is one.
+
+        Args:
+            volatile: the weights may be written in place between two runs of this use, so that nothing may be
+                copied before it is needed, nor be kept.
+        """
+        self._volatile = volatile
+        self._trace.begin_use()
+        self._forget_slots()
         for index, layer in enumerate(self._layers):
-            if self._has(layer):
-                continue
-            if _wrapper(layer.module) is not None:
-                _unwrap(layer.module)
-            layer.module.__dict__["forward"] = _LayerForward(layer.module, index, self)
+            if not wrapped_by(layer.module, self):
+                if wrapper_of(layer.module) is not None:
+                    unwrap(layer.module)
+                wrap(layer.module, index, self)
 
     def uninstall(self) -> None:
         """Unwrap the layers that this streamer wrapped, and no others."""
+        self._forget_slots()
         for layer in self._layers:
-            if self._has(layer):
-                _unwrap(layer.module)
+            if wrapped_by(layer.module, self):
+                unwrap(layer.module)
 
     def installed_layers(self) -> int:
         """Return how many layers run through this streamer now, read back from the layers."""
-        return sum(self._has(layer) for layer in self._layers)
+        return sum(wrapped_by(layer.module, self) for layer in self._layers)
+
+    def pack(self) -> None:
+        """Bring the masters of every layer into the form that copies fastest."""
+        for index in range(len(self._layers)):
+            self._tier.pack(_masters(self._exchanges(index)))
 
     def allocate(self) -> None:
-        """Take the slot's memory now, so that nobody else plans with it."""
-        self._ensure_slot(self.footprint)
+        """Take the slots' memory now, so that nobody else plans with it."""
+        self._ensure_slots(self.footprint)
 
     def free(self) -> int:
-        """Give the slot's memory back and return how many bytes that were."""
+        """Give the slots' memory back and return how many bytes that were."""
         freed = self.slot_bytes
-        self._slot = None
+        self._forget_slots()
+        if freed:
+            self._lane.settle()
+        self._slots = None
+        self._leaving.clear()
         self._ledger.record_slots(-freed)
         return freed
 
     def run(self, index: int, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Call the `forward` of one of the layers with its weights in the slot."""
-        exchanges = self._exchanges(self._layers[index])
+        """Call the `forward` of one of the layers with its weights in a slot."""
+        position = self._trace.record(index)
+        self._ledger.layer_runs += 1
+        exchanges = self._exchanges(index)
+        if not exchanges:
+            self._look_ahead(index, position)
+            return forward(*args, **kwargs)
+        occupant = self._ready(index, position, _masters(exchanges))
         try:
-            if exchanges:
-                self._fill(exchanges)
-            if index + 1 < len(self._layers):
-                self._tier.expect(e.master for e in self._exchanges(self._layers[index + 1]))
-            self._ledger.layer_runs += 1
+            in_slot = {id(m): v for m, v in zip(occupant.masters, occupant.views, strict=True)}
+            for exchange in exchanges:
+                exchange.parameters[exchange.name] = in_slot[id(exchange.master)]
+            self._look_ahead(index, position)
             return forward(*args, **kwargs)
         finally:
             for exchange in exchanges:
                 exchange.parameters[exchange.name] = exchange.master
+            occupant.released = self._lane.mark()
 
-    def _fill(self, exchanges: list[_Exchange]) -> None:
-        masters = list({id(e.master): e.master for e in exchanges}.values())  # a tied weight is copied once
-        views = self._ensure_slot(slot_bytes(masters)).fill(masters)
-        in_slot = {id(master): view for master, view in zip(masters, views, strict=True)}
-        for exchange in exchanges:
-            exchange.parameters[exchange.name] = in_slot[id(exchange.master)]
+    def _ready(self, index: int, position: int, masters: list[nn.Parameter]) -> _Occupant:
+        """Return the layer in a slot, copied there now if it was not expected, and ordered before later work."""
+        occupant = self._held.get(index)
+        if occupant is None or self._volatile or not _same(occupant.masters, masters):
+            self._give_up(index)
+            self._ensure_slots(packed_bytes(masters))
+            occupant = self._put(self._schedule.demand(index, position), masters)
+        try:
+            self._lane.wait(occupant.arrived)
+        except BaseException:
+            self._give_up(index)
+            raise
+        return occupant
+
+    def _look_ahead(self, index: int, position: int) -> None:
+        """Start to copy what is expected next into what is free."""
+        if self._volatile or position < 0:
+            return
+        if not self._tier.overlaps:
+            following = self._trace.expected[position + 1 : position + 2]
+            for layer in following:
+                self._tier.expect(_masters(self._exchanges(layer)))
+            return
+        for fetch in self._schedule.ahead(index, position):
+            self._put(fetch, _masters(self._exchanges(fetch.layer)))
+
+    def _put(self, fetch: Fetch, masters: list[nn.Parameter]) -> _Occupant:
+        slots, region = self._slots, fetch.region
+        assert slots is not None
+        for other in fetch.evicted:
+            self._give_up(other)
+        after = tuple(event for left, event in self._leaving if left.overlaps(region))
+        self._leaving = [
+            (r, e) for r, e in self._leaving if not (region.start <= r.start and r.end <= region.end)
+        ]
+        views = slots.views(region.start, layout_of(masters))
+        block = self._tier.packed(masters)
+
+        def transfer() -> None:
+            if block is not None:
+                slots.region(region.start, block.numel()).copy_(block, non_blocking=True)
+            else:
+                for place, master in zip(views, masters, strict=True):
+                    place.copy_(master, non_blocking=True)
+
+        queue = self._lane.copy_in_background if self._tier.holds_the_host(block) else self._lane.copy
+        arrived = queue(after, transfer)
+        if self._volatile:
+            self._lane.finish(arrived)
         self._tier.finish(masters)
         self._ledger.record_move(self._tier.name, sum(master.nbytes for master in masters))
+        occupant = self._held[fetch.layer] = _Occupant(masters, views, region, arrived)
+        return occupant
 
-    def _has(self, layer: Layer) -> bool:
-        wrapper = _wrapper(layer.module)
-        return wrapper is not None and wrapper.streamer() is self
+    def _give_up(self, index: int) -> None:
+        """Let a layer's memory go, as soon as what reads and writes it is done."""
+        occupant = self._held.pop(index, None)
+        self._schedule.drop(index)
+        if occupant is not None:
+            self._leaving += [(occupant.region, occupant.arrived), (occupant.region, occupant.released)]
 
-    def _exchanges(self, layer: Layer) -> list[_Exchange]:
+    def _ensure_slots(self, capacity: int) -> None:
+        if self._slots is None or self._slots.capacity < capacity:
+            self.free()
+            self._slots = Slots(max(capacity, self.footprint), self._lane.device)
+            self._ledger.record_slots(self._slots.capacity)
+            # The memory may be what compute has just given back, and is still working on.
+            self._leaving = [(Region(0, self._slots.capacity), self._lane.mark())]
+            self._begin_schedule()
+
+    def _begin_schedule(self) -> None:
+        sizes = [packed_bytes(_masters(self._exchanges(index))) for index in range(len(self._layers))]
+        self._schedule = Schedule(self.slot_bytes, sizes)
+        self._schedule.expect(self._trace.expected)
+
+    def _forget_slots(self) -> None:
+        """Drop what the slots hold. Between two uses anybody may write the masters: no copy reads them then."""
+        for index, occupant in list(self._held.items()):
+            self._give_up(index)
+            self._lane.finish(occupant.arrived)
+        if self._slots is not None:
+            self._begin_schedule()
+
+    def _exchanges(self, index: int) -> list[_Exchange]:
         return [
-            _Exchange(module._parameters, name, parameter)
-            for module, name, parameter in _entries(layer.module)
-            if why_unmovable(parameter) is None and self._tier.holds(parameter)
+            _Exchange(parameters, name, parameter)
+            for parameters, name in self._entries[index]
+            if (parameter := parameters.get(name)) is not None
+            and self._tier.holds(parameter)
+            and why_unmovable(parameter) is None
         ]
 
-    def _room(self, layer: Layer) -> int:
-        unique = {id(p): p for _, _, p in _entries(layer.module) if why_unmovable(p) is None}
-        return slot_bytes(list(unique.values()))
 
-    def _ensure_slot(self, capacity: int) -> Slot:
-        if self._slot is None or self._slot.capacity < capacity:
-            self.free()
-            self._slot = Slot(max(capacity, self.footprint), self._device)
-            self._ledger.record_slots(self._slot.capacity)
-        return self._slot
+def _movable(layer: Layer) -> list[nn.Parameter]:
+    return [parameter for parameter in layer.module.parameters() if why_unmovable(parameter) is None]
 
 
-def _entries(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Parameter]]:
+def _masters(exchanges: Sequence[_Exchange]) -> list[nn.Parameter]:
+    return list({id(e.master): e.master for e in exchanges}.values())  # a tied weight is copied once
+
+
+def _same(one: Sequence[nn.Parameter], other: Sequence[nn.Parameter]) -> bool:
+    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
+
+
+def _entries(module: nn.Module) -> Iterator[tuple[dict[str, nn.Parameter | None], str]]:
     for child in module.modules():
-        for name, parameter in child._parameters.items():
-            if parameter is not None:
-                yield child, name, parameter
-
-
-class _LayerForward:
-    """Stands in for one layer's `forward`. Refers weakly to both sides, so that it keeps nothing alive."""
-
-    def __init__(self, module: nn.Module, index: int, streamer: Streamer) -> None:
-        self.previous = module.__dict__.get("forward")
-        self.streamer = weakref.ref(streamer)
-        self._module = weakref.ref(module)
-        self._index = index
-        self.__signature__ = inspect.signature(module.forward)
-        self.__doc__ = module.forward.__doc__
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        module, streamer = self._module(), self.streamer()
-        assert module is not None  # its own attribute is being called
-        forward = self.previous or type(module).forward.__get__(module)
-        if streamer is None:
-            return forward(*args, **kwargs)
-        return streamer.run(self._index, forward, args, kwargs)
-
-
-def _wrapper(module: nn.Module) -> _LayerForward | None:
-    forward = module.__dict__.get("forward")
-    return forward if isinstance(forward, _LayerForward) else None
-
-
-def _unwrap(module: nn.Module) -> None:
-    wrapper = module.__dict__.pop("forward")
-    if wrapper.previous is not None:
-        module.__dict__["forward"] = wrapper.previous
+        for name in child._parameters:
+            yield child._parameters, name

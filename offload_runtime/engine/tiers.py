@@ -2,46 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
+from torch import nn
 
 from . import pages
 from .mapped import MappedWeights
+from .packed import PackedWeights
 
 
 class HostTier(Protocol):
     """What the streamer asks of the place that holds the masters."""
 
     name: str
+    overlaps: bool
+    """Whether the next layer is copied ahead of its turn, into a second slot."""
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Tell whether the tensor's master lives here, so that it must be copied into a slot to be used."""
 
-    def expect(self, tensors: Iterable[torch.Tensor]) -> None:
+    def pack(self, masters: Sequence[nn.Parameter]) -> None:
+        """Bring the masters of one layer into the form that copies fastest; called before each use."""
+
+    def packed(self, masters: Sequence[nn.Parameter]) -> torch.Tensor | None:
+        """Return the masters as one block of bytes in slot layout, or None when they are not."""
+
+    def holds_the_host(self, block: torch.Tensor | None) -> bool:
+        """Tell whether a copy of these masters returns only when it is done."""
+
+    def expect(self, masters: Sequence[nn.Parameter]) -> None:
         """Hear that these masters are read soon."""
 
-    def finish(self, tensors: Iterable[torch.Tensor]) -> None:
+    def finish(self, masters: Sequence[nn.Parameter]) -> None:
         """Hear that these masters have been copied and are not read again soon."""
 
 
 class MemoryTier:
-    """Masters in ordinary host memory, for a compute device with memory of its own."""
+    """Masters in host memory, for a compute device with memory of its own.
+
+    Args:
+        device: the compute device.
+        weights: packs each layer into one block, so that it is copied at once.
+    """
 
     name = "memory"
+    overlaps = True
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, weights: PackedWeights) -> None:
         self._device = device
+        self._weights = weights
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Everything that is not on the compute device yet."""
         return tensor.device != self._device
 
-    def expect(self, tensors: Iterable[torch.Tensor]) -> None:
+    def pack(self, masters: Sequence[nn.Parameter]) -> None:
+        """Pin them, as far as the budget goes."""
+        self._weights.pack(masters)
+
+    def packed(self, masters: Sequence[nn.Parameter]) -> torch.Tensor | None:
+        """Return their block."""
+        return self._weights.block(masters)
+
+    def holds_the_host(self, block: torch.Tensor | None) -> bool:
+        """Unless they are pinned."""
+        return block is None or not self._weights.is_pinned(block)
+
+    def expect(self, masters: Sequence[nn.Parameter]) -> None:
         """Nothing to do: memory is always ready."""
 
-    def finish(self, tensors: Iterable[torch.Tensor]) -> None:
+    def finish(self, masters: Sequence[nn.Parameter]) -> None:
         """Nothing to do: the masters stay."""
 
 
@@ -49,6 +81,7 @@ class MappedTier:
     """Masters in the safetensors file, for computing on the CPU: pages are read ahead and dropped."""
 
     name = "file"
+    overlaps = False
 
     def __init__(self, weights: MappedWeights) -> None:
         self._weights = weights
@@ -57,13 +90,23 @@ class MappedTier:
         """Every weight that views its file."""
         return self._weights.holds(tensor)
 
-    def expect(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Ask the kernel to read the pages ahead, while the current layer computes."""
-        for tensor in tensors:
-            if self._weights.holds(tensor):
-                pages.read_ahead(tensor)
+    def pack(self, masters: Sequence[nn.Parameter]) -> None:
+        """Nothing to do: the file is as it is."""
 
-    def finish(self, tensors: Iterable[torch.Tensor]) -> None:
+    def packed(self, masters: Sequence[nn.Parameter]) -> torch.Tensor | None:
+        """A file's tensors are not in slot layout."""
+        return None
+
+    def holds_the_host(self, block: torch.Tensor | None) -> bool:
+        """The CPU that copies is the one that computes."""
+        return False
+
+    def expect(self, masters: Sequence[nn.Parameter]) -> None:
+        """Ask the kernel to read the pages ahead, while the current layer computes."""
+        for master in masters:
+            pages.read_ahead(master)
+
+    def finish(self, masters: Sequence[nn.Parameter]) -> None:
         """Give the pages back: the file still has them."""
-        for tensor in tensors:
-            pages.page_out(tensor)
+        for master in masters:
+            pages.page_out(master)

@@ -190,6 +190,7 @@ def test_a_placed_object_dies_with_its_last_reference(family: models.Family, tmp
     family.run(placed.value)
     mm.unload_all_models()
     patcher, placements = weakref.ref(placed.patcher), placed.placements
+    model = weakref.ref(placed.patcher.model)
     gc.collect()
     gc.disable()
     try:
@@ -197,4 +198,6 @@ def test_a_placed_object_dies_with_its_last_reference(family: models.Family, tmp
         assert patcher() is None
     finally:
         gc.enable()
+    gc.collect()
+    assert model() is None, "a kept report keeps no model"
     assert placements.report().rows[0].component, "a kept report still reads"

@@ -1,4 +1,4 @@
-"""A slot holds tensors of any layout, bit for bit."""
+"""Slots hold tensors of any layout, bit for bit, beside each other in one buffer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from offload_runtime.engine.slots import ALIGNMENT, Slot, slot_bytes, why_unmovable
+from offload_runtime.engine.slots import ALIGNMENT, Slots, layout_of, packed_bytes, why_unmovable
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.float64, torch.bool]
 
@@ -20,21 +20,33 @@ def dense_tensors(draw: st.DrawFn) -> torch.Tensor:
     return tensor.permute(draw(st.permutations(range(len(shape)))))
 
 
-@given(st.lists(dense_tensors(), min_size=1, max_size=5))
-def test_filling_keeps_values_strides_and_dtypes(tensors: list[torch.Tensor]) -> None:
-    movable = [t for t in tensors if why_unmovable(t) is None]
-    slot = Slot(slot_bytes(movable), torch.device("cpu"))
-    for view, tensor in zip(slot.fill(movable), movable, strict=True):
-        assert torch.equal(view, tensor)
-        assert (view.dtype, view.stride()) == (tensor.dtype, tensor.stride())
-        assert view.storage_offset() * view.element_size() % ALIGNMENT == 0
+def put(slots: Slots, start: int, tensors: list[torch.Tensor]) -> list[nn.Parameter]:
+    views = slots.views(start, layout_of(tensors))
+    for view, tensor in zip(views, tensors, strict=True):
+        view.copy_(tensor)
+    return views
 
 
-def test_views_are_made_once_per_layout() -> None:
-    slot = Slot(4 * ALIGNMENT, torch.device("cpu"))
+@given(st.lists(dense_tensors(), min_size=1, max_size=5), st.lists(dense_tensors(), min_size=1, max_size=5))
+def test_neighbours_keep_values_strides_and_dtypes(
+    first: list[torch.Tensor], second: list[torch.Tensor]
+) -> None:
+    layers = [[t for t in tensors if why_unmovable(t) is None] for tensors in (first, second)]
+    slots = Slots(sum(map(packed_bytes, layers)), torch.device("cpu"))
+    placed = [put(slots, 0, layers[0]), put(slots, packed_bytes(layers[0]), layers[1])]
+    for views, tensors in zip(placed, layers, strict=True):
+        for view, tensor in zip(views, tensors, strict=True):
+            assert torch.equal(view, tensor)
+            assert (view.dtype, view.stride()) == (tensor.dtype, tensor.stride())
+            assert view.storage_offset() * view.element_size() % ALIGNMENT == 0
+
+
+def test_views_are_made_once_per_layout_and_place() -> None:
+    slots = Slots(4 * ALIGNMENT, torch.device("cpu"))
     first, second = torch.randn(4, 4), torch.randn(4, 4)
-    views = slot.fill([first])
-    assert slot.fill([second])[0] is views[0]
+    views = put(slots, 0, [first])
+    assert put(slots, 0, [second])[0] is views[0]
+    assert put(slots, ALIGNMENT, [first])[0] is not views[0]
     assert torch.equal(views[0], second)
 
 

@@ -11,19 +11,29 @@ import pytest
 import torch
 from torch import nn
 
-from offload_runtime.engine import Layer, Ledger, Stack, Streamer
+from offload_runtime.engine import Lane, Layer, Ledger, Stack, Streamer
 
 
 class EverythingTier:
     """Every weight is copied, as from the host to a device."""
 
     name = "memory"
+    overlaps = False
 
     def __init__(self) -> None:
         self.expected: list[int] = []
 
     def holds(self, tensor: torch.Tensor) -> bool:
         return True
+
+    def pack(self, masters: Iterable[torch.Tensor]) -> None:
+        pass
+
+    def packed(self, masters: Iterable[torch.Tensor]) -> None:
+        return None
+
+    def holds_the_host(self, block: torch.Tensor | None) -> bool:
+        return False
 
     def expect(self, tensors: Iterable[torch.Tensor]) -> None:
         self.expected.extend(id(tensor) for tensor in tensors)
@@ -64,7 +74,9 @@ def stack_of(model: Model) -> Stack:
 
 
 def streamer_for(model: Model, ledger: Ledger | None = None, tier: EverythingTier | None = None) -> Streamer:
-    return Streamer([stack_of(model)], torch.device("cpu"), tier or EverythingTier(), ledger or Ledger())
+    return Streamer(
+        [stack_of(model)], Lane(torch.device("cpu")), tier or EverythingTier(), ledger or Ledger()
+    )
 
 
 @pytest.fixture
@@ -137,7 +149,7 @@ def test_out_of_memory_for_the_slot_changes_nothing(
         raise torch.OutOfMemoryError("no room")
 
     with monkeypatch.context() as patch:
-        patch.setattr("offload_runtime.engine.streamer.Slot", refuse)
+        patch.setattr("offload_runtime.engine.streamer.Slots", refuse)
         with pytest.raises(torch.OutOfMemoryError):
             model(x)
     assert {name: id(p) for name, p in model.named_parameters()} == before

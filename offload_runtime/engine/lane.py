@@ -1,0 +1,91 @@
+"""The lane to the device: one copy stream beside the compute stream, and the order between them.
+
+Whoever holds an event holds the synchronisation: a copy returns the event of its arrival, a use returns the
+event after which its memory may be overwritten. A device without streams computes and copies in program order,
+so there every event is None.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import torch
+
+Event = Any
+"""An event of the device's own kind, None for "already so", or a `Future` of either."""
+
+
+class Lane:
+    """Copies to one device on a stream of their own; shared by all components that stream to it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._module = torch.get_device_module(device) if device.type != "cpu" else None
+        self._copies = self._module.Stream(device) if self._module is not None else None
+        self._worker: ThreadPoolExecutor | None = None
+
+    def copy(self, after: tuple[Event, ...], work: Callable[[], None]) -> Event:
+        """Queue `work` on the copy stream behind some events; return the event of its end."""
+        if self._module is None or self._copies is None:
+            work()
+            return None
+        for event in map(_end_of, after):
+            if event is not None:
+                self._copies.wait_event(event)
+        with self._module.stream(self._copies):
+            work()
+        return self._copies.record_event()
+
+    def copy_in_background(self, after: tuple[Event, ...], work: Callable[[], None]) -> Event:
+        """Do the same on a thread of its own: a copy from pageable memory holds whoever asks for it.
+
+        An error of `work` is raised where its event is waited for.
+        """
+        if self._module is None:
+            return self.copy(after, work)
+        if self._worker is None:
+            self._worker = ThreadPoolExecutor(1, "layerwise-offload")
+            weakref.finalize(self, self._worker.shutdown, wait=False)
+        return self._worker.submit(self.copy, after, work)
+
+    def wait(self, event: Event) -> None:
+        """Let later compute work start after an event; the host waits only for a background copy to be queued."""
+        event = _settled(event)
+        if event is not None:
+            self._compute().wait_event(event)
+
+    def finish(self, event: Event) -> None:
+        """Let the host wait for an event: the masters may be written or given back after it.
+
+        The error of a copy that failed is not raised here: nobody needs what it would have brought.
+        """
+        event = _end_of(event)
+        if event is not None:
+            event.synchronize()
+
+    def mark(self) -> Event:
+        """Return the event of everything that compute has queued so far."""
+        return self._compute().record_event() if self._module is not None else None
+
+    def settle(self) -> None:
+        """Order all copies before later compute work, so that their memory may be given back."""
+        if self._copies is not None:
+            self._compute().wait_stream(self._copies)
+
+    def _compute(self) -> Any:
+        assert self._module is not None
+        return self._module.current_stream(self.device)
+
+
+def _settled(event: Event) -> Event:
+    return event.result() if isinstance(event, Future) else event
+
+
+def _end_of(event: Event) -> Event:
+    """Return the event itself; a background copy that failed has ended, too."""
+    if isinstance(event, Future) and event.exception() is not None:
+        return None
+    return _settled(event)

@@ -1,0 +1,165 @@
+"""What to copy ahead, where to put it, and what gives way. Pure: numbers in, decisions out.
+
+Room beyond two neighbouring layers goes to layers that stay: those that run more than once in a use, spread
+evenly over it. Through the rest the others stream by the aggressive rule of Cao, Felten, Karlin and Li ("A study
+of integrated prefetching and caching strategies", 1995): always copy the missing layer that is needed soonest,
+as soon as there is room; what gives way is what is needed furthest in the future, and never anything needed
+before it. A single pass never copies a layer twice.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+NEVER = 1 << 62
+"""The position of a next use that is not in the trace."""
+
+
+class Region(NamedTuple):
+    """Bytes `start` to `end` of the slots."""
+
+    start: int
+    end: int
+
+    def overlaps(self, other: Region) -> bool:
+        """Tell whether two regions share a byte."""
+        return self.start < other.end and other.start < self.end
+
+
+class Fetch(NamedTuple):
+    """Copy a layer into a region; the layers that lay there before are gone."""
+
+    layer: int
+    region: Region
+    evicted: tuple[int, ...]
+
+
+class Schedule:
+    """Which layer lies where in `capacity` bytes, and what comes next.
+
+    Args:
+        capacity: bytes of the slots; at least the largest layer.
+        sizes: layer → bytes; a layer of no bytes needs no copy.
+    """
+
+    def __init__(self, capacity: int, sizes: Sequence[int]) -> None:
+        self.capacity = capacity
+        self.held: dict[int, Region] = {}
+        self._sizes = sizes
+        self._trace: Sequence[int] = ()
+        self._positions: dict[int, list[int]] = {}
+        self._staying: dict[int, Region] = {}
+        self._stream_from = 0  # the bytes before are for those that stay
+
+    def expect(self, trace: Sequence[int]) -> None:
+        """Take the order in which layers are expected to run. Forgets what lies in the slots."""
+        positions: defaultdict[int, list[int]] = defaultdict(list)
+        for position, layer in enumerate(trace):
+            positions[layer].append(position)
+        self._trace, self._positions = trace, dict(positions)
+        self.held.clear()
+        self._staying.clear()
+        self._stream_from = 0
+        for layer in self._choose_staying():
+            region = Region(self._stream_from, self._stream_from + self._sizes[layer])
+            self._staying[layer], self._stream_from = region, region.end
+
+    def drop(self, layer: int) -> None:
+        """Forget one layer: what lies in the slots is stale, or has been given up."""
+        self.held.pop(layer, None)
+
+    def demand(self, layer: int, position: int) -> Fetch:
+        """Make room for a layer that runs now; everything else may give way."""
+        self.held.pop(layer, None)
+        streaming = [other for other in self.held if other not in self._staying]
+        streaming.sort(key=lambda other: -self._next_use(other, position))
+        fetch = self._place(layer, streaming)
+        if (
+            fetch is None
+        ):  # a layer that nobody expected, larger than what streams: nothing stays from here on
+            self._staying.clear()
+            self._stream_from = 0
+            fetch = self._place(layer, list(self.held))
+        assert fetch is not None, "the slots hold at least the largest layer"
+        return fetch
+
+    def ahead(self, running: int, position: int) -> list[Fetch]:
+        """Return the copies to start while a layer runs, the most urgent first.
+
+        Args:
+            running: the layer that runs now, whose weights must stay.
+            position: its place in the trace, or -1 when it was not expected.
+        """
+        fetches: list[Fetch] = []
+        wanted: set[int] = {running, *self._staying}
+        for place in range(position + 1, len(self._trace) if position >= 0 else 0):
+            layer = self._trace[place]
+            wanted.add(layer)
+            if layer in self.held or not self._sizes[layer]:
+                continue
+            free = [other for other in self.held if other not in wanted]
+            free.sort(key=lambda other: -self._next_use(other, position))
+            then = self._sizes[self._trace[place + 1]] if place + 1 < len(self._trace) else 0
+            fetch = self._place(layer, free, then)
+            if fetch is None and place == position + 1:
+                fetch = self._place(layer, free)
+            if fetch is None:
+                break
+            fetches.append(fetch)
+        return fetches
+
+    def _choose_staying(self) -> list[int]:
+        """Return the layers to keep: as many as leave room for the largest two neighbours of the others."""
+        order = [layer for layer in dict.fromkeys(self._trace) if self._sizes[layer]]
+        repeated = [layer for layer in order if len(self._positions[layer]) > 1]
+        for count in range(len(repeated), 0, -1):
+            chosen = {repeated[i * len(repeated) // count] for i in range(count)}
+            rest = [self._sizes[layer] for layer in order if layer not in chosen]
+            if sum(self._sizes[layer] for layer in chosen) + largest_neighbours(rest) <= self.capacity:
+                return sorted(chosen)
+        return []
+
+    def _next_use(self, layer: int, position: int) -> int:
+        positions = self._positions.get(layer, [])
+        after = bisect_right(positions, position)
+        return positions[after] if after < len(positions) else NEVER
+
+    def _place(self, layer: int, may_go: Sequence[int], then: int = 0) -> Fetch | None:
+        """Place a layer, letting as few of the others go as need be, the first ones first.
+
+        Beside it there must be room in one piece for the layer that runs after it, of `then` bytes.
+        """
+        kept = dict(self.held)
+        for count in range(len(may_go) + 1):
+            if count:
+                del kept[may_go[count - 1]]
+            region = self._staying.get(layer) or self._hole(kept.values(), self._sizes[layer], then)
+            if region is not None and not any(region.overlaps(other) for other in kept.values()):
+                evicted = tuple(other for other in may_go[:count] if self.held[other].overlaps(region))
+                for other in evicted:
+                    del self.held[other]
+                self.held[layer] = region
+                return Fetch(layer, region, evicted)
+        return None
+
+    def _hole(self, kept: Iterable[Region], size: int, then: int) -> Region | None:
+        """Return a place at an end of the tightest hole that will do."""
+        places: list[tuple[int, Region]] = []
+        start = self._stream_from
+        for region in (*sorted(kept), Region(self.capacity, self.capacity)):
+            room = region.start - start
+            if room >= size:
+                places.append((room, Region(start, start + size)))
+                places.append((room, Region(region.start - size, region.start)))
+            start = max(start, region.end)
+        fit = [(r, p) for r, p in places if max(p.start - self._stream_from, self.capacity - p.end) >= then]
+        return min(fit, key=lambda place: place[0])[1] if fit else None
+
+
+def largest_neighbours(sizes: Sequence[int]) -> int:
+    """Return the bytes that layers need to stream in order, each copied while the one before it runs."""
+    return max((a + b for a, b in pairwise(sizes)), default=max(sizes, default=0))

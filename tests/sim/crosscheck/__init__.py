@@ -1,0 +1,1 @@
+"""The published baseline, reproduced: two independent simulators of the same model should agree."""
