@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import models
 import pytest
 from graphs import Graph, Prompt, node, register, validate
 
@@ -249,3 +250,48 @@ def test_the_files_of_the_user_are_offered(pack: Any, user: Path) -> None:
     inputs = core.NODE_CLASS_MAPPINGS["LayerwiseOffload_LoadPolicy"].INPUT_TYPES()
     kind, options = inputs["optional"]["file"]
     assert (options.get("options") or kind) == ["auto", "mine.offload.yaml"]
+
+
+class SmallClip:
+    """A loader of a small text encoder."""
+
+    RETURN_TYPES = ("CLIP",)
+    FUNCTION = "run"
+    CATEGORY = "test"
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {"required": {}}
+
+    def run(self) -> tuple[Any]:
+        return (models.FAMILIES["clip"].make(),)
+
+
+def test_the_default_file_of_the_user_holds_for_every_workflow(graph: Graph, user: Path) -> None:
+    import nodes as core
+
+    core.NODE_CLASS_MAPPINGS["SmallClip"] = SmallClip
+    prompt = {
+        "1": {"class_type": "SmallClip", "inputs": {}},
+        "2": node(POLICY, image_encoder="cpu"),
+        "3": node("Loader", clip=["1", 0], policy=["2", 0]),
+        "4": node("PlacementReport", placements=["3", 4]),
+    }
+
+    def report() -> str:
+        graph.run(prompt)
+        text: str = graph.ui("4")["text"][0]
+        return text
+
+    assert "default.offload.yaml" not in report()
+    user.mkdir()
+    (user / "default.offload.yaml").write_text("components: {text_encoder: cpu, vae: cpu}")
+    text = report()  # the loader runs again, though nothing in the graph has changed
+    assert "cpu (your default file default.offload.yaml)" in text
+    assert "image_encoder is not in this workflow" in text
+    assert "vae is not in this workflow" not in text  # a default is for all workflows
+    (user / "default.offload.yaml").write_text("mode: fast")
+    with pytest.raises(
+        RuntimeError, match=r"your default file default\.offload\.yaml, line 1, column 7: mode: “fast”"
+    ):
+        report()
