@@ -7,6 +7,8 @@ from comfy_api.latest import ComfyExtension, io
 from .loader import LoaderNode
 from .placement_policy import PlacementPolicyNode
 from .placement_report import PlacementReportNode
+from .policy_files import LoadPolicyNode, SavePolicyNode
+from .set_placement import SetPlacementNode
 
 
 class LayerwiseOffloadExtension(ComfyExtension):
@@ -14,4 +16,11 @@ class LayerwiseOffloadExtension(ComfyExtension):
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         """Return the node classes, in the order in which they are used."""
-        return [PlacementPolicyNode, LoaderNode, PlacementReportNode]
+        return [
+            PlacementPolicyNode,
+            SetPlacementNode,
+            LoadPolicyNode,
+            SavePolicyNode,
+            LoaderNode,
+            PlacementReportNode,
+        ]

@@ -11,8 +11,10 @@ from comfy_api.latest import io
 from ..offload_runtime.adapter import SLOTS, Placements, apply_policy, candidate_files
 from ..offload_runtime.errors import AttachError
 from ..offload_runtime.policy import Policy
+from ..offload_runtime.policy.files import DEFAULT_FILE
 from . import sockets
 from .compat import known_options
+from .policy_files import fingerprint, policy_folder
 
 
 class LoaderNode(io.ComfyNode):
@@ -63,6 +65,11 @@ class LoaderNode(io.ComfyNode):
         )
 
     @classmethod
+    def fingerprint_inputs(cls, **_: Any) -> str:
+        """Place again when the user's default policy has changed."""
+        return fingerprint(DEFAULT_FILE)
+
+    @classmethod
     def execute(
         cls,
         model: Any = None,
@@ -81,7 +88,11 @@ class LoaderNode(io.ComfyNode):
         files = {slot: candidate_files(graph, node_id, slot) for slot in objects}
         bar = comfy.utils.ProgressBar(len(objects))
         placed, all_placements = apply_policy(
-            policy or Policy(), objects, files, placements or Placements(), on_step=lambda: bar.update(1)
+            policy_folder().user_default().extended(policy or Policy()),
+            objects,
+            files,
+            placements or Placements(),
+            on_step=lambda: bar.update(1),
         )
         return io.NodeOutput(*(placed.get(slot) for slot in SLOTS), all_placements)
 

@@ -7,6 +7,7 @@ from comfy_api.latest import io
 from ..offload_runtime.errors import PolicyError
 from ..offload_runtime.policy import Mode, Placement, Policy, Source, SourceKind
 from .compat import known_options
+from .provenance import links
 from .sockets import CATEGORY, PlacementPolicy
 
 _SELECTORS = {
@@ -44,47 +45,13 @@ class PlacementPolicyNode(io.ComfyNode):
             description="Says where each model component lives. What is left at auto is decided and explained; "
             "what you set is never overridden. Connect it to a Layerwise Offload Loader.",
             search_aliases=["low vram", "offload", "block swap", "layerwise", "vram budget", "memory"],
-            inputs=[
-                io.Combo.Input(
-                    "mode",
-                    options=[mode.value for mode in Mode],
-                    default=Mode.AUTO.value,
-                    optional=True,
-                    tooltip="What automatic choices aim for. auto: what fits stays, what does not gives way. "
-                    "manual: nothing automatic. speed: everything stays on the device. memory: encoders run "
-                    "layer by layer.",
-                ),
-                *(
-                    io.Combo.Input(
-                        name,
-                        options=[placement.value for placement in Placement],
-                        default=Placement.AUTO.value,
-                        optional=True,
-                        tooltip=f"{place} {_CHOICES}",
-                    )
-                    for name, place in _PLACES.items()
-                ),
-                io.String.Input(
-                    "vram_budget",
-                    default="auto",
-                    optional=True,
-                    tooltip="VRAM that each layerwise component may hold: auto, an amount such as 6GB (1024³ "
-                    "bytes a GB), or a share of the card such as 50%. What is left over the one slot keeps "
-                    "weights resident.",
-                ),
-                PlacementPolicy.Input(
-                    "base",
-                    optional=True,
-                    tooltip="A policy to start from. What this node sets wins over it; what this node leaves at "
-                    "auto keeps the base's value.",
-                ),
-            ],
+            inputs=[*_inputs()],
             outputs=[
                 PlacementPolicy.Output(
                     "policy", display_name="policy", tooltip="What you asked for, and where."
                 )
             ],
-            hidden=[io.Hidden.unique_id],
+            hidden=[io.Hidden.unique_id, io.Hidden.dynprompt],
         )
 
     @classmethod
@@ -96,10 +63,12 @@ class PlacementPolicyNode(io.ComfyNode):
         vae: str | None = None,
         diffusion_model: str | None = None,
         vram_budget: str | None = None,
+        strict: str | None = None,
     ) -> bool | str:
         """Refuse a typo before anything runs, with the nearest valid words."""
+        places = (text_encoder, image_encoder, vae, diffusion_model)
         try:
-            _policy("", mode, text_encoder, image_encoder, vae, diffusion_model, vram_budget)
+            _policy(None, {}, mode, places, vram_budget, strict)
         except PolicyError as error:
             return str(error)
         return True
@@ -113,19 +82,69 @@ class PlacementPolicyNode(io.ComfyNode):
         vae: str | None = None,
         diffusion_model: str | None = None,
         vram_budget: str | None = None,
+        strict: str | None = None,
         base: Policy | None = None,
     ) -> io.NodeOutput:
         """Chain this node's explicit values behind the base."""
         node_id = cls.hidden.unique_id
-        policy = _policy(node_id, mode, text_encoder, image_encoder, vae, diffusion_model, vram_budget)
+        places = (text_encoder, image_encoder, vae, diffusion_model)
+        via = links(cls.hidden.dynprompt, node_id, ("mode", *_SELECTORS, "vram_budget", "strict"))
+        policy = _policy(node_id, via, mode, places, vram_budget, strict)
         return io.NodeOutput((base or Policy()).extended(policy))
 
 
-def _policy(node_id: str, mode: str | None, *values: str | None) -> Policy:
-    *places, vram_budget = values
+def _inputs() -> list[io.Input]:
+    return [
+        _choice(
+            "mode",
+            [mode.value for mode in Mode],
+            "What automatic choices aim for. auto: what fits stays, what does not gives way. manual: nothing "
+            "automatic. speed: everything stays on the device. memory: encoders run layer by layer.",
+        ),
+        *(
+            _choice(name, [placement.value for placement in Placement], f"{place} {_CHOICES}")
+            for name, place in _PLACES.items()
+        ),
+        io.String.Input(
+            "vram_budget",
+            default="auto",
+            optional=True,
+            tooltip="VRAM that the weights of all placed components together may hold: auto, an amount such as "
+            "6GB (1024³ bytes a GB), or a share of the card such as 50%. What layerwise components have left "
+            "over their window keeps layers resident. Set Placement gives one component a budget of its own.",
+        ),
+        _choice(
+            "strict",
+            ["auto", "on", "off"],
+            "on: stop with a sentence when this machine cannot do all that you set. off, and auto: do as much of "
+            "it as it can, and say in the report how far that is.",
+        ),
+        PlacementPolicy.Input(
+            "base",
+            optional=True,
+            tooltip="A policy to start from. What this node sets wins over it; what this node leaves at "
+            "auto keeps the base's value. A Set Placement in the base still wins over this node.",
+        ),
+    ]
+
+
+def _choice(name: str, options: list[str], tooltip: str) -> io.Input:
+    return io.Combo.Input(name, options=options, default="auto", optional=True, tooltip=tooltip)
+
+
+def _policy(
+    node_id: str | None,
+    via: dict[str, str],
+    mode: str | None,
+    places: tuple[str | None, ...],
+    vram_budget: str | None,
+    strict: str | None,
+) -> Policy:
     return Policy.from_widgets(
         Source(SourceKind.NODE, f"Placement Policy, node {node_id}"),
         mode=mode,
+        strict=strict,
         vram_budget=vram_budget,
         placements=dict(zip(_SELECTORS.values(), places, strict=True)),
+        via={_SELECTORS.get(name, name): node for name, node in via.items()},
     )

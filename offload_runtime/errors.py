@@ -1,8 +1,9 @@
 """Every exception of the pack.
 
     LayerwiseOffloadError
-    ├── PolicyError     what a person asked for cannot be understood
-    └── AttachError     what they asked for cannot be attached to this model
+    ├── PolicyError            what a person asked for cannot be understood
+    │   └── StrictPolicyError  it is understood, cannot be had on this machine, and the policy is strict
+    └── AttachError            what they asked for cannot be attached to this model
 
 Messages are sentences for people: what was asked, where, and what is possible.
 """
@@ -15,7 +16,21 @@ class LayerwiseOffloadError(Exception):
 
 
 class PolicyError(LayerwiseOffloadError, ValueError):
-    """A policy value, selector or file cannot be understood."""
+    """A policy value, selector or file cannot be understood.
+
+    Attributes:
+        line: the line in the policy file, from 1; None for what did not come from a file.
+        column: the column in that line, from 1; None as above.
+    """
+
+    def __init__(self, message: str, *, line: int | None = None, column: int | None = None) -> None:
+        super().__init__(message)
+        self.line = line
+        self.column = column
+
+
+class StrictPolicyError(PolicyError):
+    """A strict policy asks for what this machine or workflow cannot do."""
 
 
 class AttachError(LayerwiseOffloadError):

@@ -39,6 +39,7 @@ def apply_policy(
 
     Raises:
         AttachError: an object holds no model.
+        StrictPolicyError: the policy is strict, and this machine cannot do all that it asks for.
     """
     names = set(earlier.names)
     opened = []
@@ -47,31 +48,29 @@ def apply_policy(
         strip(handle.patcher)  # of an earlier loader in a row: the later one wins
         names.add(handle.component)
         opened.append((handle, find_stacks(handle.patcher.model)))
-    facts = _component_facts(opened, earlier.bytes)
-    decisions = resolve(policy, hardware.machine_facts(), facts)
+    facts = [_component_facts(handle, stacks) for handle, stacks in opened]
+    plan = resolve(policy, hardware.machine_facts(), facts, earlier.decisions)
     placed = list(earlier.placed)
-    for (handle, stacks), component, decision in zip(opened, facts, decisions, strict=True):
+    for (handle, stacks), component, decision in zip(opened, facts, plan, strict=True):
         ledger = Ledger()
         backend = choose_backend(decision, handle, stacks, files.get(handle.slot, []), ledger)
         backend.attach(handle.patcher, stacks)
         placed.append(Placed(component, decision, backend, ledger, handle.patcher.model))
         on_step()
-    return {handle.slot: handle.value for handle, _ in opened}, Placements(tuple(placed))
+    return {handle.slot: handle.value for handle, _ in opened}, Placements(
+        tuple(placed), (*earlier.policies, policy), (*earlier.notes, *plan.notes)
+    )
 
 
-def _component_facts(
-    opened: list[tuple[Handle, tuple[Stack, ...]]], earlier_bytes: int
-) -> list[ComponentFacts]:
-    sizes = [parameter_bytes(handle.patcher.model) for handle, _ in opened]
-    return [
-        ComponentFacts(
-            name=handle.component,
-            model=type(handle.patcher.model).__name__,
-            bytes=size,
-            layers=sum(len(stack.layers) for stack in stacks),
-            layer_bytes=sum(stack.bytes for stack in stacks),
-            workflow_bytes=earlier_bytes + sum(sizes),
-            on_cpu=mm.is_device_cpu(handle.patcher.load_device),
-        )
-        for (handle, stacks), size in zip(opened, sizes, strict=True)
-    ]
+def _component_facts(handle: Handle, stacks: tuple[Stack, ...]) -> ComponentFacts:
+    model = handle.patcher.model
+    return ComponentFacts(
+        name=handle.component,
+        model=type(model).__name__,
+        bytes=parameter_bytes(model),
+        layers=sum(len(stack.layers) for stack in stacks),
+        layer_bytes=sum(stack.bytes for stack in stacks),
+        largest_layer=max((layer.bytes for stack in stacks for layer in stack.layers), default=0),
+        on_cpu=mm.is_device_cpu(handle.patcher.load_device),
+        movable=handle.slot != "vae" or not handle.value.disable_offload,
+    )

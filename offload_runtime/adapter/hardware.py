@@ -5,44 +5,41 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
+import comfy
 import comfy.model_management as mm
 import psutil
 import torch
 from comfy.cli_args import args
 
-from ..policy import MachineFacts, format_bytes
-
-_FLAGS = (
-    "cpu",
-    "cpu_vae",
-    "gpu_only",
-    "highvram",
-    "lowvram",
-    "novram",
-    "disable_smart_memory",
-    "disable_async_offload",
-    "disable_pinned_memory",
-    "disable_dynamic_vram",
-    "reserve_vram",
-)
-"""Command-line flags that bound placements; the ones a version does not know are simply not set."""
+from ..policy import FLAGS, MachineFacts, format_bytes
+from .host_memory import host_memory
 
 
 def machine_facts() -> MachineFacts:
     """Take the facts of this machine now."""
     device = mm.get_torch_device()
     accelerator = not mm.is_device_cpu(device)
-    memory = psutil.virtual_memory()
+    memory = host_memory()
+    total = int(mm.get_total_memory(device)) if accelerator else 0
+    free = int(mm.get_free_memory(device)) if accelerator else 0
+    directml = bool(getattr(mm, "directml_enabled", False))
     return MachineFacts(
         device=str(device),
         accelerator=accelerator,
-        vram_total=int(mm.get_total_memory(device)) if accelerator else 0,
-        vram_free=int(mm.get_free_memory(device)) if accelerator else 0,
+        vram_total=total,
+        vram_free=free,
         ram_total=memory.total,
         ram_available=memory.available,
         inference_reserve=int(mm.minimum_inference_memory()) if accelerator else 0,
-        flags=tuple(_spell(flag) for flag in _FLAGS if getattr(args, flag, None) not in (None, False)),
+        vram_others=max(0, total - free - _loaded_by_comfyui(device)),
+        pin_limit=_pin_limit(),
+        accelerators=_accelerators() if accelerator else 0,
+        shared_memory=mm.vram_state == mm.VRAMState.SHARED,
+        can_stream=not directml and not mm.is_device_mps(device),
+        dynamic_vram=_dynamic_vram(),
+        flags=tuple(_spell(flag) for flag in FLAGS if _value(flag)),
     )
 
 
@@ -72,7 +69,33 @@ def _peak_resident() -> int:
     return int(getattr(psutil.Process().memory_info(), "peak_wset", 0))
 
 
+def _loaded_by_comfyui(device: torch.device) -> int:
+    """Return the bytes of weights that ComfyUI has on a device; what else is taken belongs to others."""
+    loaded = (entry.model for entry in mm.current_loaded_models if entry.device == device)
+    return sum(int(patcher.loaded_size()) for patcher in loaded if patcher is not None)
+
+
+def _pin_limit() -> int | None:
+    """Return how much more memory ComfyUI would pin; it pins none where the limit is not positive."""
+    limit = int(mm.MAX_PINNED_MEMORY)
+    return max(0, limit - int(mm.TOTAL_PINNED_MEMORY))
+
+
+def _accelerators() -> int:
+    api = getattr(torch, "accelerator", None)  # torch 2.6; a device outside of it counts as one
+    return max(1, int(api.device_count())) if api is not None else 1
+
+
+def _dynamic_vram() -> bool:
+    """Tell whether ComfyUI pages weights in by itself; older versions have no such module."""
+    return bool(getattr(getattr(comfy, "memory_management", None), "aimdo_enabled", False))
+
+
+def _value(flag: str) -> Any:
+    """Return the value of a flag; None when this ComfyUI does not know it."""
+    return getattr(args, flag.lstrip("-").replace("-", "_"), None)
+
+
 def _spell(flag: str) -> str:
-    value = getattr(args, flag)
-    option = f"--{flag.replace('_', '-')}"
-    return option if value is True else f"{option} {value}"
+    value = _value(flag)
+    return flag if value is True else f"{flag} {value:g}"

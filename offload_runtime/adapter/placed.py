@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from ..engine import Ledger, mapped_weights, tensor_bytes
-from ..policy import ComponentFacts, Decision, PlacementRow, Report
+from ..policy import ComponentFacts, Decision, PlacementRow, Policy, Report, unused_notes
 from . import hardware
 from .backends import Backend
 
@@ -28,17 +28,12 @@ class Placed:
 
     def row(self) -> PlacementRow:
         """Read the component's row of the report from the live model."""
-        asked, applied = self.decision.asked, self._backend.applied()
-        return PlacementRow(
-            component=self.facts.name,
-            model=self.facts.model,
-            bytes=self.facts.bytes,
-            asked=asked.value if asked is not None else "auto",
-            asked_by=str(self.decision.source) if self.decision.source is not None else "",
-            decided=self.decision.placement.value,
+        applied = self._backend.applied()
+        return PlacementRow.of(
+            self.facts,
+            self.decision,
             applied=applied.word,
             how=applied.how,
-            why=self.decision.reason,
             tiers=self._tiers(),
             moved_bytes=sum(self._ledger.moved.values()),
             layer_runs=self._ledger.layer_runs,
@@ -62,9 +57,17 @@ class Placed:
 
 @dataclass(frozen=True)
 class Placements:
-    """All components placed so far in a workflow, in order; loaders chain by adding to it."""
+    """All components placed so far in a workflow, in order; loaders chain by adding to it.
+
+    Attributes:
+        placed: the components.
+        policies: the policies that they were placed by.
+        notes: what the machine could not do of what was asked for the workflow as a whole.
+    """
 
     placed: tuple[Placed, ...] = ()
+    policies: tuple[Policy, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def names(self) -> frozenset[str]:
@@ -72,15 +75,17 @@ class Placements:
         return frozenset(p.facts.name for p in self.placed)
 
     @property
-    def bytes(self) -> int:
-        """The size of all components' weights."""
-        return sum(p.facts.bytes for p in self.placed)
+    def decisions(self) -> tuple[Decision, ...]:
+        """What was decided for them."""
+        return tuple(p.decision for p in self.placed)
 
     def report(self) -> Report:
         """Read the report of all components from the live models."""
         machine = hardware.machine_facts()
+        unused = [argument for policy in self.policies for argument in policy.unused(self.names)]
         return Report(
             machine=hardware.machine_line(machine),
             rows=tuple(p.row() for p in self.placed),
             peaks=hardware.peaks(machine),
+            notes=(*dict.fromkeys(self.notes), *unused_notes(unused)),
         )

@@ -1,31 +1,53 @@
-"""The brain: words, explicit arguments, automatic rules and decisions. Pure Python."""
+"""The brain: words, explicit arguments, automatic rules and decisions. Pure Python.
 
-from .arguments import Argument, ExplicitArguments, Source, SourceKind
-from .components import Mode, Placement, base_name, group_of, normalize_selector
+Policy files are read and written by `policy.files`, which alone needs pydantic and PyYAML.
+"""
+
+from .arguments import Argument, ExplicitArguments, Setting, Source, SourceKind
+from .command_line import FLAGS
+from .components import COMPONENTS, SELECTORS, HostTier, Mode, Placement, base_name, group_of
+from .decision import Decision, Plan
 from .facts import ComponentFacts, MachineFacts
 from .policy import Policy
-from .quantities import Budget, format_bytes, parse_budget
-from .report import PlacementRow, Report
-from .resolve import Decision, resolve
+from .provenance import linked_from
+from .quantities import Budget, format_bytes, parse_budget, parse_size
+from .report import PlacementRow, Report, decision_table, unused_notes
+from .resolve import resolve
+from .selectors import normalize_selector, parse_selectors
+from .suggestions import could_stay_resident
+from .words import is_set
 
 __all__ = [
+    "COMPONENTS",
+    "FLAGS",
+    "SELECTORS",
     "Argument",
     "Budget",
     "ComponentFacts",
     "Decision",
     "ExplicitArguments",
+    "HostTier",
     "MachineFacts",
     "Mode",
     "Placement",
     "PlacementRow",
+    "Plan",
     "Policy",
     "Report",
+    "Setting",
     "Source",
     "SourceKind",
     "base_name",
+    "could_stay_resident",
+    "decision_table",
     "format_bytes",
     "group_of",
+    "is_set",
+    "linked_from",
     "normalize_selector",
     "parse_budget",
+    "parse_selectors",
+    "parse_size",
     "resolve",
+    "unused_notes",
 ]

@@ -1,17 +1,19 @@
 """Who asked for what: every value of a policy with its source, and the rule for which one wins.
 
-The idea is SGLang-Diffusion's explicit-argument set (`is_arg_explicitly_set`), with the source kept:
-automatic choices fill only what nobody set, and the report can say who set the rest.
+The idea is SGLang-Diffusion's explicit-argument set (`is_arg_explicitly_set`), with the source and the losers
+kept: automatic choices fill only what nobody set, and the report can say who set the rest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import Enum, IntEnum
+from typing import TypeVar
 
-from .components import Mode, Placement, specificity
+from .components import HostTier, Mode, Placement
 from .quantities import Budget
+from .selectors import specificity
 
 
 class SourceKind(IntEnum):
@@ -35,7 +37,26 @@ class Source:
         return self.place
 
 
-Value = Placement | Mode | Budget
+class Setting(str, Enum):
+    """What can be set. The first two hold for a whole workflow, the others for the components of a selector."""
+
+    MODE = "mode"
+    STRICT = "strict"
+    TOTAL_BUDGET = "total_budget"
+    PLACEMENT = "placement"
+    BUDGET = "budget"
+    HOST = "host"
+    DEVICE = "device"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+WORKFLOW_SETTINGS = (Setting.MODE, Setting.STRICT, Setting.TOTAL_BUDGET)
+"""Settings of the whole workflow; their selector is always `all`."""
+
+Value = Placement | Mode | HostTier | Budget | bool | int
+T = TypeVar("T", Placement, Mode, HostTier, Budget, bool, int)
 
 
 @dataclass(frozen=True)
@@ -43,42 +64,63 @@ class Argument:
     """One explicit value.
 
     Attributes:
-        setting: `placement`, `budget` or `mode`.
+        setting: what is set.
         selector: the canonical component, group, `default` or `all` that it applies to.
-        value: what was asked for; never `auto`, which is the word for "not set".
+        value: what was asked for; never `auto`, which is the word for "not set". A device is its index.
         source: who asked.
+        via: what a person calls the node that a linked value came from, or "" for a value typed in place.
     """
 
-    setting: str
+    setting: Setting
     selector: str
     value: Value
     source: Source
+    via: str = ""
+
+    @property
+    def asked_by(self) -> str:
+        """The source, with the link that the value came through."""
+        return f"{self.source}, linked from {self.via}" if self.via else str(self.source)
 
 
 class ExplicitArguments:
-    """All explicit values that reach one decision, ordered by precedence.
+    """All explicit values that reach one workflow, ordered by precedence.
 
     A greater `SourceKind` wins; within a kind the source that comes later in the chain wins; within one
-    source an exact name beats a group beats `all`.
+    source the closer selector wins. Neighbours with the same source are one source.
     """
 
     def __init__(self, arguments: Iterable[Argument]) -> None:
-        self._arguments = tuple(arguments)
-        self._turn = {source: i for i, source in enumerate(dict.fromkeys(a.source for a in self._arguments))}
+        by_setting: dict[Setting, list[tuple[int, Argument]]] = {}
+        turn, previous = 0, None
+        for argument in arguments:
+            turn += argument.source != previous
+            previous = argument.source
+            by_setting.setdefault(argument.setting, []).append((turn, argument))
+        self._by_setting = by_setting
 
-    def candidates(self, setting: str, component: str) -> tuple[Argument, ...]:
-        """Return the values set for a component, the winner first."""
-        matching = [a for a in self._arguments if a.setting == setting and specificity(a.selector, component)]
-        return tuple(sorted(reversed(matching), key=lambda a: self._rank(a, component), reverse=True))
+    def candidates(self, setting: Setting, component: str = "all") -> tuple[Argument, ...]:
+        """Return the values set for a component, the winner first and the losers behind it, nearest first."""
+        given = self._by_setting.get(setting)
+        if given is None:
+            return ()
+        ranked = [
+            (argument.source.kind, turn, closeness, position, argument)
+            for position, (turn, argument) in enumerate(given)
+            if (closeness := specificity(argument.selector, component))
+        ]
+        ranked.sort(key=lambda entry: entry[:4], reverse=True)
+        return tuple(entry[4] for entry in ranked)
 
-    def winner(self, setting: str, component: str = "all") -> Argument | None:
+    def winner(self, setting: Setting, component: str = "all") -> Argument | None:
         """Return the value that counts, or None when nobody set it."""
         return next(iter(self.candidates(setting, component)), None)
 
-    def is_explicit(self, setting: str, component: str = "all") -> bool:
+    def value(self, kind: type[T], setting: Setting, component: str = "all") -> T | None:
+        """Return the bare value that counts, or None when nobody set it."""
+        won = self.winner(setting, component)
+        return won.value if won is not None and isinstance(won.value, kind) else None
+
+    def is_explicit(self, setting: Setting, component: str = "all") -> bool:
         """Tell whether anybody set the value, whatever automatic would have chosen."""
         return self.winner(setting, component) is not None
-
-    def _rank(self, argument: Argument, component: str) -> tuple[int, int, int]:
-        source = argument.source
-        return source.kind, self._turn[source], specificity(argument.selector, component)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .components import Mode, base_name, group_of
+
 
 @dataclass(frozen=True)
 class MachineFacts:
@@ -11,13 +13,19 @@ class MachineFacts:
 
     Attributes:
         device: the compute device, spelled as torch does (`cuda:0`, `cpu`).
-        accelerator: whether that device has memory of its own to place weights in.
+        accelerator: whether that device is more than the CPU.
         vram_total: device memory; 0 without an accelerator.
         vram_free: device memory free when the facts were taken.
-        ram_total: host memory that this process may use.
-        ram_available: host memory still available.
-        inference_reserve: device memory that ComfyUI keeps for activations.
-        flags: the ComfyUI command-line flags that bound placements, spelled as typed.
+        ram_total: host memory that this process may use, container limits counted.
+        ram_available: host memory still available to it.
+        inference_reserve: device memory that ComfyUI keeps for activations, `--reserve-vram` counted.
+        vram_others: device memory that other programs hold, so that no plan may count on it.
+        pin_limit: page-locked host memory that may still be taken; None for "not known".
+        accelerators: how many accelerators the machine has.
+        shared_memory: whether device and host memory are the same chips, so that moving frees nothing.
+        can_stream: whether layers can be copied to the device while it is used.
+        dynamic_vram: whether ComfyUI pages weights in on demand by itself.
+        flags: the ComfyUI command-line flags that bear on placements, spelled as typed.
     """
 
     device: str
@@ -27,21 +35,37 @@ class MachineFacts:
     ram_total: int
     ram_available: int
     inference_reserve: int = 0
+    vram_others: int = 0
+    pin_limit: int | None = None
+    accelerators: int = 1
+    shared_memory: bool = False
+    can_stream: bool = True
+    dynamic_vram: bool = False
     flags: tuple[str, ...] = ()
+
+    def flag(self, name: str) -> str | None:
+        """Return a flag as it was typed (`--reserve-vram 4`), or None when it was not given."""
+        return next((flag for flag in self.flags if flag.split(" ", 1)[0] == name), None)
 
 
 @dataclass(frozen=True)
 class ComponentFacts:
-    """One component of the workflow.
+    """One component of the workflow. All sizes are bytes.
 
     Attributes:
         name: its component name (`text_encoder`, `text_encoder_2`, …).
         model: the class of the model, for people.
         bytes: the size of all its weights.
-        layers: how many repeated layers were found.
+        layers: how many repeated layers were found; 0 means that it cannot be streamed.
         layer_bytes: how many of the bytes are inside those layers.
-        workflow_bytes: the size of all components known in this workflow, this one included.
+        largest_layer: the size of the largest one; 0 for "all alike".
         on_cpu: whether ComfyUI computes it on the CPU, by its own choice or a command-line flag.
+        passes: how often its layers ran per use, as the last trace showed; None before the first use.
+        activation_bytes: device memory that it computes in, beside its weights; 0 for "not known".
+        movable: whether ComfyUI allows it to be offloaded at all.
+        spread: over how many devices its weights are split.
+        opts_in: modes in which its model family asks to be streamed although it is a diffusion model.
+        keep_resident_above: device memory from which its model family never wants it streamed, or None.
     """
 
     name: str
@@ -49,5 +73,32 @@ class ComponentFacts:
     bytes: int
     layers: int
     layer_bytes: int
-    workflow_bytes: int
+    largest_layer: int = 0
     on_cpu: bool = False
+    passes: int | None = None
+    activation_bytes: int = 0
+    movable: bool = True
+    spread: int = 1
+    opts_in: frozenset[Mode] = frozenset()
+    keep_resident_above: int | None = None
+
+    @property
+    def device_bytes(self) -> int:
+        """Its share of the weights on one device, when it is whole."""
+        return -(-self.bytes // max(self.spread, 1))
+
+    @property
+    def window(self) -> int:
+        """What streaming needs at a time: the layer that runs and the one that comes in behind it."""
+        layer = self.largest_layer or -(-self.layer_bytes // max(self.layers, 1))
+        return min(2 * layer, self.layer_bytes)
+
+    @property
+    def loops(self) -> bool:
+        """Whether its layers run more than once per use, so that streaming would copy them again and again.
+
+        Until a trace says so, a diffusion model (steps) and a video VAE (chunks) are taken to loop.
+        """
+        if self.passes is not None:
+            return self.passes > 1
+        return group_of(self.name) == "dit" or base_name(self.name) == "video_vae"

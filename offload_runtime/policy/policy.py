@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TypeGuard
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 
-from .arguments import Argument, ExplicitArguments, Source, Value
-from .components import Mode, Placement, normalize_selector, parse_choice
-from .quantities import parse_budget
+from .arguments import WORKFLOW_SETTINGS, Argument, ExplicitArguments, Setting, Source, SourceKind
+from .selectors import covers, parse_selectors, specificity
+from .words import is_set, parse_value
 
-UNSET = "auto"
-"""The sentinel of every widget: the value that means "decide for me" and is never explicit."""
+_ORDER = {setting: i for i, setting in enumerate(Setting)}
 
 
 @dataclass(frozen=True)
 class Policy:
-    """An immutable list of explicit values, the lowest precedence first."""
+    """An immutable list of explicit values; within a kind of source, later ones win."""
 
     arguments: tuple[Argument, ...] = ()
 
@@ -25,9 +23,34 @@ class Policy:
         """The arguments as a tracker."""
         return ExplicitArguments(self.arguments)
 
-    def extended(self, other: Policy) -> Policy:
-        """Return this policy with a later one chained behind it."""
-        return Policy(self.arguments + other.arguments)
+    def extended(self, *others: Policy) -> Policy:
+        """Return this policy with later ones chained behind it."""
+        return Policy(sum((other.arguments for other in others), self.arguments))
+
+    def effective(self) -> Policy:
+        """Return the values that decide something, in the order of a policy file, each with its source.
+
+        A value is left out where one of higher precedence covers its whole selector: in one file beside it, its
+        closer selector would win.
+        """
+        kept: list[tuple[int, Argument]] = []
+        for turn, argument in _by_precedence(self.arguments):
+            if not any(_hides(k, k_turn == turn, argument) for k_turn, k in kept):
+                kept.append((turn, argument))
+        return Policy(tuple(sorted((argument for _, argument in kept), key=_in_file_order)))
+
+    def flattened(self, source: Source) -> Policy:
+        """Return a policy of one source that decides every component as this one does."""
+        return Policy(tuple(replace(a, source=source, via="") for a in self.effective().arguments))
+
+    def unused(self, components: Collection[str]) -> tuple[Argument, ...]:
+        """Return the values that are for no component of a workflow."""
+        return tuple(
+            argument
+            for argument in self.arguments
+            if argument.setting not in WORKFLOW_SETTINGS
+            and not any(specificity(argument.selector, component) for component in components)
+        )
 
     @classmethod
     def from_widgets(
@@ -35,34 +58,120 @@ class Policy:
         source: Source,
         *,
         mode: str | None = None,
+        strict: str | None = None,
         vram_budget: str | None = None,
-        placements: Mapping[str, str | None],
+        placements: Mapping[str, str | None] | None = None,
+        via: Mapping[str, str] | None = None,
     ) -> Policy:
-        """Build a policy from raw widget values; `None` and `auto` are not set.
+        """Build a policy from the raw widget values of one node; `None` and `auto` are not set.
 
         Args:
             source: the node that holds the widgets.
             mode: a `Mode`, spelled.
-            vram_budget: a budget such as `6GB` or `50%`.
+            strict: `on` or `off`.
+            vram_budget: the VRAM that all components together may hold, such as `6GB` or `50%`.
             placements: selector → placement, spelled.
+            via: selector, `mode`, `strict` or `vram_budget` → the node that its value is linked from.
 
         Raises:
             PolicyError: a value cannot be understood.
         """
-        arguments = []
+        rows: list[tuple[Setting, str, str, str | None]] = [
+            (Setting.MODE, "all", "mode", mode),
+            (Setting.STRICT, "all", "strict", strict),
+            (Setting.TOTAL_BUDGET, "all", "vram_budget", vram_budget),
+            *((Setting.PLACEMENT, name, name, text) for name, text in (placements or {}).items()),
+        ]
+        links = via or {}
+        return cls(
+            tuple(
+                argument
+                for setting, selector, where, text in rows
+                for argument in explicit_values(setting, selector, text, source, where, links.get(where, ""))
+            )
+        )
 
-        def add(setting: str, selector: str, value: Value) -> None:
-            arguments.append(Argument(setting, selector, value, source))
+    @classmethod
+    def for_component(
+        cls,
+        source: Source,
+        component: str | None,
+        *,
+        placement: str | None = None,
+        vram_budget: str | None = None,
+        host: str | None = None,
+        device: str | int | None = None,
+        via: Mapping[str, str] | None = None,
+    ) -> Policy:
+        """Build a policy from the raw values that one node or entry sets for one selector.
 
-        if _is_set(mode):
-            add("mode", "all", parse_choice(Mode, mode, "mode"))
-        for selector, text in placements.items():
-            if _is_set(text):
-                add("placement", normalize_selector(selector), parse_choice(Placement, text, selector))
-        if _is_set(vram_budget):
-            add("budget", "all", parse_budget(vram_budget, "vram_budget"))
-        return cls(tuple(arguments))
+        Args:
+            source: who sets them.
+            component: a component, group, `default`, `all`, or a comma list of them; `auto` sets nothing.
+            placement: a `Placement`, spelled.
+            vram_budget: the VRAM that each of the components may hold.
+            host: a `HostTier`, spelled.
+            device: the accelerator to use, such as `gpu:1`.
+            via: argument name → the node that its value is linked from.
+
+        Raises:
+            PolicyError: a value or the selector cannot be understood.
+        """
+        if not is_set(component):
+            return cls()
+        links = via or {}
+        rows = (
+            (Setting.PLACEMENT, "placement", placement),
+            (Setting.BUDGET, "vram_budget", vram_budget),
+            (Setting.HOST, "host", host),
+            (Setting.DEVICE, "device", device),
+        )
+        return cls(
+            tuple(
+                argument
+                for setting, where, text in rows
+                for argument in explicit_values(
+                    setting, str(component), text, source, where, links.get(where, "")
+                )
+            )
+        )
 
 
-def _is_set(text: str | None) -> TypeGuard[str]:
-    return text is not None and text.strip().lower() not in ("", UNSET)
+def explicit_values(
+    setting: Setting, selector: str, text: object, source: Source, where: str, via: str = ""
+) -> Iterable[Argument]:
+    """Read one raw value into an argument for each selector of a comma list; nothing when it is not set.
+
+    Raises:
+        PolicyError: the value or the selector cannot be understood.
+    """
+    selectors = parse_selectors(selector)
+    if not is_set(text):
+        return []
+    value = parse_value(setting, text, where)
+    return [Argument(setting, name, value, source, via) for name in selectors]
+
+
+def _by_precedence(arguments: tuple[Argument, ...]) -> list[tuple[int, Argument]]:
+    """Return (turn of the source, argument), the highest precedence first and the last value of a source first."""
+    turn, previous = 0, None
+    ranked: list[tuple[SourceKind, int, int, Argument]] = []
+    for position, argument in enumerate(arguments):
+        turn += argument.source != previous
+        previous = argument.source
+        ranked.append((argument.source.kind, turn, position, argument))
+    ranked.sort(key=lambda entry: entry[:3], reverse=True)
+    return [(entry[1], entry[3]) for entry in ranked]
+
+
+def _hides(winner: Argument, same_source: bool, loser: Argument) -> bool:
+    """Tell whether a value of higher precedence leaves nothing for another one to decide."""
+    if winner.setting is not loser.setting:
+        return False
+    if same_source:  # there the closer selector wins, so a wider one hides nothing
+        return winner.selector == loser.selector
+    return covers(winner.selector, loser.selector)
+
+
+def _in_file_order(argument: Argument) -> tuple[bool, str, int]:
+    return argument.setting not in WORKFLOW_SETTINGS, argument.selector, _ORDER[argument.setting]

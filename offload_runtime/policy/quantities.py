@@ -1,19 +1,24 @@
-"""Byte budgets as people write them: `6GB`, `512 MB`, `50%`, and back."""
+"""Amounts of memory as people write them: `6GB`, `512 MB`, `50%`, and back."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from fractions import Fraction
 
 from ..errors import PolicyError
 
 _UNITS = {"B": 1, "KB": 1024, "MB": 1024**2, "GB": 1024**3, "TB": 1024**4}
-_QUANTITY = re.compile(r"^\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>%|[KMGT]?i?B)\s*$", re.IGNORECASE)
+_QUANTITY = re.compile(
+    r"^\s*(?P<number>[0-9]{1,15}(?:\.[0-9]{1,9})?)\s*(?P<unit>%|[KMGT]?i?B)\s*$", re.IGNORECASE
+)
+BUDGET_PATTERN = r"^\s*[0-9]{1,15}(\.[0-9]{1,9})?\s*(%|[KMGTkmgt]?[iI]?[bB])\s*$"
+"""The grammar of a budget, for JSON Schema."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Device memory that a component may use: an amount, or a share of the card.
+    """Device memory that may be used: an amount, or a share of the card.
 
     Attributes:
         bytes: the amount in bytes, or None for a share.
@@ -28,6 +33,13 @@ class Budget:
         wanted = self.bytes if self.bytes is not None else int(total * (self.percent or 0.0) / 100)
         return min(wanted, total)
 
+    def spelled(self) -> str:
+        """Return the budget so that `parse_budget` reads the very same one."""
+        if self.bytes is None:
+            return f"{self.percent:.9f}".rstrip("0").rstrip(".") + "%"
+        unit = next(u for u in ("TB", "GB", "MB", "KB", "B") if self.bytes % _UNITS[u] == 0)
+        return f"{self.bytes // _UNITS[unit]}{unit}"
+
     def __str__(self) -> str:
         return format_bytes(self.bytes) if self.bytes is not None else f"{self.percent:g}%"
 
@@ -41,14 +53,25 @@ def parse_budget(text: str, where: str) -> Budget:
     match = _QUANTITY.match(text)
     if match is None:
         raise PolicyError(
-            f"{where}: “{text}” is not a budget; write auto, an amount such as 6GB, or a share such as 50%"
+            f"{where}: “{text[:60]}” is not a budget; write auto, an amount such as 6GB, or a share such as 50%"
         )
-    number = float(match["number"])
     if match["unit"] == "%":
-        if number > 100:
+        if float(match["number"]) > 100:
             raise PolicyError(f"{where}: “{text}” is more than the whole card; a share is 0% to 100%")
-        return Budget(percent=number)
-    return Budget(bytes=int(number * _UNITS[match["unit"].upper().replace("I", "")]))
+        return Budget(percent=float(match["number"]))
+    return Budget(bytes=_bytes(match))
+
+
+def parse_size(text: str, where: str) -> int:
+    """Read an amount of memory and return it in bytes.
+
+    Raises:
+        PolicyError: the text is not an amount with a unit.
+    """
+    match = _QUANTITY.match(text)
+    if match is None or match["unit"] == "%":
+        raise PolicyError(f"{where}: “{text[:60]}” is not an amount of memory; write it as 12GB or 800MB")
+    return _bytes(match)
 
 
 def format_bytes(count: int) -> str:
@@ -60,3 +83,8 @@ def format_bytes(count: int) -> str:
         if count >= _UNITS[unit]:
             return f"{count / _UNITS[unit]:.0f} {unit}"
     return f"{count} B"
+
+
+def _bytes(match: re.Match[str]) -> int:
+    # Fractions, because a float would lose the last bytes of a large amount.
+    return int(Fraction(match["number"]) * _UNITS[match["unit"].upper().replace("I", "")])

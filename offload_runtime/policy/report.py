@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from .arguments import Argument, Source, SourceKind
+from .decision import Decision
+from .facts import ComponentFacts
 from .quantities import format_bytes
+from .words import spell_value
 
 _WIDTH = 96
 
@@ -24,9 +28,12 @@ class PlacementRow:
         asked_by: who set it, or "" for automatic.
         decided: the resolved placement.
         applied: the placement that is really in force, read back from the live model: one of the placement
-            words, or `comfyui` when the component is left to ComfyUI's own memory manager.
+            words, or `comfyui` when the component is left to ComfyUI's own memory manager; "" when there is
+            no live model.
         how: what that means on this machine, in words.
-        why: the reason of the decision.
+        why: the reason of the decision, and how far the machine could follow.
+        vram_bytes: device memory that the plan counts for it.
+        host: the host tier that was decided for its layers, or "".
         tiers: where its weights are now: tier name → bytes.
         moved_bytes: bytes copied into layer slots since the component was attached.
         layer_runs: how many layer calls ran under the engine.
@@ -41,9 +48,41 @@ class PlacementRow:
     applied: str
     how: str
     why: str
+    vram_bytes: int = 0
+    host: str = ""
     tiers: Mapping[str, int] = field(default_factory=dict)
     moved_bytes: int = 0
     layer_runs: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        facts: ComponentFacts,
+        decision: Decision,
+        *,
+        applied: str = "",
+        how: str = "",
+        tiers: Mapping[str, int] | None = None,
+        moved_bytes: int = 0,
+        layer_runs: int = 0,
+    ) -> PlacementRow:
+        """Return the row of a decision, with what was read from the live model if there is one."""
+        return cls(
+            component=facts.name,
+            model=facts.model,
+            bytes=facts.bytes,
+            asked=str(decision.asked or "auto"),
+            asked_by=str(decision.source or ""),
+            decided=str(decision.placement),
+            applied=applied,
+            how=how,
+            why=decision.why,
+            vram_bytes=decision.planned_bytes,
+            host=str(decision.host_tier or ""),
+            tiers=tiers or {},
+            moved_bytes=moved_bytes,
+            layer_runs=layer_runs,
+        )
 
     def lines(self) -> list[str]:
         """Return the component's block of the report text."""
@@ -67,6 +106,26 @@ def _wrapped(line: str) -> list[str]:
     return textwrap.wrap(line, _WIDTH, subsequent_indent=" " * len("  applied  "), break_long_words=False)
 
 
+def decision_table(rows: Sequence[PlacementRow]) -> str:
+    """Return the decisions as a table of aligned columns.
+
+    What is applied has a column when there are live models; it may lag behind what is planned.
+    """
+    columns = [
+        ("component", *(row.component for row in rows)),
+        ("weights", *(format_bytes(row.bytes) for row in rows)),
+        ("asked", *(row.asked for row in rows)),
+        ("decided", *(row.decided for row in rows)),
+        ("applied", *(row.applied for row in rows)),
+        ("planned VRAM", *(format_bytes(row.vram_bytes) for row in rows)),
+        ("planned host", *(row.host or "-" for row in rows)),
+    ]
+    aligned = [
+        [cell.ljust(max(map(len, column))) for cell in column] for column in columns if any(column[1:])
+    ]
+    return "\n".join("  ".join(line).rstrip() for line in zip(*aligned, strict=True))
+
+
 @dataclass(frozen=True)
 class Report:
     """The report of one workflow.
@@ -85,11 +144,13 @@ class Report:
 
     def text(self) -> str:
         """Return the report as readable text."""
-        blocks = [self.machine, *("\n".join(row.lines()) for row in self.rows)]
-        if not self.rows:
-            blocks.append(
-                "No component is placed: connect the placements output of a Layerwise Offload Loader."
-            )
+        if self.rows:
+            blocks = [self.machine, decision_table(self.rows), *("\n".join(row.lines()) for row in self.rows)]
+        else:
+            blocks = [
+                self.machine,
+                "No component is placed: connect the placements output of a Layerwise Offload Loader.",
+            ]
         if self.peaks:
             blocks.append(
                 "\n".join(f"peak {what}: {format_bytes(count)}" for what, count in self.peaks.items())
@@ -100,3 +161,20 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain JSON values."""
         return asdict(self)
+
+
+def unused_notes(unused: Iterable[Argument]) -> tuple[str, ...]:
+    """Say which values of a policy are for no component of the workflow; preferences of the user apart.
+
+    Args:
+        unused: the arguments, as `Policy.unused` returns them.
+    """
+    grouped: dict[tuple[str, Source], dict[str, None]] = {}
+    for argument in unused:
+        if argument.source.kind > SourceKind.COMMAND_LINE:
+            value = f"{argument.setting} {spell_value(argument.setting, argument.value)}"
+            grouped.setdefault((argument.selector, argument.source), {})[value] = None
+    return tuple(
+        f"{selector} is not in this workflow, so {', '.join(values)} from {source} had nothing to do."
+        for (selector, source), values in grouped.items()
+    )

@@ -2,82 +2,196 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-from .arguments import Argument, Source
-from .components import Mode, Placement
+from ..errors import StrictPolicyError
+from .allot import Share, allot
+from .arguments import Argument, ExplicitArguments, Setting
+from .bounds import bound
+from .command_line import command_line_policy
+from .components import HostTier, Mode, Placement
+from .decision import Decision, Plan
 from .facts import ComponentFacts, MachineFacts
+from .host import Tier, host_tiers, streams_on_cpu
+from .limits import budget_limits, device_limits, refusal, shortfall, workflow_notes
 from .policy import Policy
-from .quantities import Budget, format_bytes
+from .quantities import Budget
 from .rules import decide
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What was resolved for one component.
-
-    Attributes:
-        component: its component name.
-        placement: the resolved placement; `auto` means left to ComfyUI.
-        asked: the explicit placement, or None when nobody set one.
-        source: who set it, or None.
-        reason: why, in a sentence for people.
-        budget_bytes: device memory that the component may hold resident, or None for no limit of ours.
-        overruled: the explicit placements that lost, nearest first.
-    """
-
-    component: str
-    placement: Placement
-    asked: Placement | None
-    source: Source | None
-    reason: str
-    budget_bytes: int | None = None
-    overruled: tuple[Argument, ...] = ()
+from .situation import Situation, Wish, situation
 
 
 def resolve(
-    policy: Policy, machine: MachineFacts, components: Iterable[ComponentFacts]
-) -> tuple[Decision, ...]:
-    """Decide the placement of every component.
+    policy: Policy,
+    machine: MachineFacts,
+    components: Iterable[ComponentFacts],
+    earlier: Iterable[Decision] = (),
+) -> Plan:
+    """Decide the placement of every component of a workflow, and share the device memory out.
 
-    An explicit placement is never replaced: what the machine cannot do of it is for the adapter to say when
-    it applies the decision.
+    An explicit placement is never replaced by a rule. What the machine cannot do of it is done as far as
+    possible, and the decision says how far. The plan never takes more device memory than there is.
+
+    Args:
+        policy: what was asked for; the command line is added from the facts of the machine.
+        machine: the machine.
+        components: the components to decide, with distinct names.
+        earlier: decisions that an earlier loader of the workflow has taken; their memory is spent.
+
+    Raises:
+        StrictPolicyError: the policy is strict, and the machine cannot do all that it asks for.
     """
-    return tuple(_resolve_one(policy, machine, component) for component in components)
+    components = tuple(components)
+    explicit = command_line_policy(machine).extended(policy).explicit
+    case = _case(explicit, machine, components, sum(decision.held_bytes for decision in earlier))
+    plan = Plan(
+        decisions=tuple(case.decision(component) for component in components),
+        mode=case.now.mode,
+        total_budget=explicit.value(Budget, Setting.TOTAL_BUDGET),
+        room_bytes=case.now.room.bytes,
+        room=case.now.room.text,
+        notes=workflow_notes(explicit, machine),
+    )
+    strict = explicit.winner(Setting.STRICT)
+    if strict is not None and strict.value and (why := refusal(plan, strict)):
+        raise StrictPolicyError(why)
+    return plan
 
 
-def _resolve_one(policy: Policy, machine: MachineFacts, component: ComponentFacts) -> Decision:
-    explicit = policy.explicit
-    budget, budget_reason = _budget(policy, machine, component.name)
-    candidates = explicit.candidates("placement", component.name)
-    if candidates:
-        won, *lost = candidates
-        assert isinstance(won.value, Placement)
-        reason = f"set by {won.source}"
-        if lost:
-            reason += f", which wins over {lost[0].value} from {lost[0].source}"
-        placement, asked, source = won.value, won.value, won.source
-    else:
-        lost = []
-        placement, reason = decide(component, machine, _mode(policy))
-        asked, source = None, None
-    return Decision(component.name, placement, asked, source, reason + budget_reason, budget, tuple(lost))
+def _case(
+    explicit: ExplicitArguments, machine: MachineFacts, components: Sequence[ComponentFacts], spent: int
+) -> _Case:
+    """Place every component, what was asked first, and share the memory out."""
+    mode = explicit.value(Mode, Setting.MODE) or Mode.AUTO
+    asked = {c.name: _asked(explicit, c, machine) for c in components}
+    wishes = {
+        name: Wish(placed.placement if placed else None, explicit.value(Budget, Setting.BUDGET, name))
+        for name, placed in asked.items()
+    }
+    total_budget = explicit.value(Budget, Setting.TOTAL_BUDGET)
+    now = situation(machine, mode, components, wishes, total_budget, spent)
+    placed = {c.name: asked[c.name] or _automatic(c, now) for c in components}
+    placements = {name: p.placement for name, p in placed.items()}
+    spare = frozenset(name for name in placements if _keeps_spare(explicit, name, mode))
+    shares = allot(components, placements, wishes, now, spare)
+    tiers = _host_tiers(explicit, components, placements, machine)
+    return _Case(explicit, now, placed, shares, tiers, spare)
 
 
-def _mode(policy: Policy) -> Mode:
-    won = policy.explicit.winner("mode")
-    return won.value if won is not None and isinstance(won.value, Mode) else Mode.AUTO
+class _Placed(NamedTuple):
+    """A component's placement, before memory is shared out."""
+
+    placement: Placement
+    reason: str
+    limits: tuple[str, ...] = ()
 
 
-def _budget(policy: Policy, machine: MachineFacts, component: str) -> tuple[int | None, str]:
-    won = policy.explicit.winner("budget", component)
-    if won is None or not isinstance(won.value, Budget):
-        return None, ""
-    if not machine.accelerator:
-        return None, f"; the VRAM budget of {won.value} has no meaning on the CPU"
-    size = won.value.resolve(machine.vram_total)
-    reason = f"; at most {format_bytes(size)} of VRAM, set by {won.source}"
-    if won.value.bytes is not None and won.value.bytes > machine.vram_total:
-        reason += f", who asked for {won.value} of a {format_bytes(machine.vram_total)} card"
-    return size, reason
+class _Case(NamedTuple):
+    """All that the decisions of one workflow are made of."""
+
+    explicit: ExplicitArguments
+    now: Situation
+    placed: Mapping[str, _Placed]
+    shares: Mapping[str, Share]
+    tiers: Mapping[str, Tier]
+    spare: frozenset[str]
+
+    def decision(self, component: ComponentFacts) -> Decision:
+        """Put one component's decision together."""
+        name, machine = component.name, self.now.machine
+        placed, share, tier = self.placed[name], self.shares[name], self.tiers.get(name)
+        found = {setting: self.explicit.candidates(setting, name) for setting in _SETTINGS}
+        asked, budget, _, device = (next(iter(candidates), None) for candidates in found.values())
+        streams = placed.placement is Placement.LAYERWISE and not streams_on_cpu(component, machine)
+        waits = machine.flag("--disable-async-offload") if streams else None
+        short = shortfall(placed.placement, share.planned, share.wanted, self.now)
+        if placed.placement is Placement.AUTO:
+            short = ""  # ComfyUI loads as much of it as fits, which is what it is left to do
+        reason = placed.reason + (f"; {short}" if short and asked is None else "")
+        if budget is not None and machine.accelerator:
+            reason += f"; at most {budget.value} of VRAM, set by {budget.asked_by}"
+        limits = (
+            *placed.limits,
+            *(
+                [short]
+                if short and asked is not None
+                else budget_limits(budget, component, share.planned, machine)
+            ),
+            *([f"{waits} allows no look-ahead, so every layer is waited for"] if waits and asked else []),
+            *([tier.reason] if tier is not None and tier.reason else []),
+            *device_limits(device, machine),
+        )
+        return Decision(
+            component=name,
+            placement=placed.placement,
+            asked=_placement(asked),
+            source=asked.source if asked is not None else None,
+            reason=reason,
+            planned_bytes=share.planned,
+            budget_bytes=self._enforced(component, budget is not None),
+            host_tier=tier.tier if tier is not None else None,
+            look_ahead=waits is None,
+            device="cpu" if component.on_cpu or placed.placement is Placement.CPU else machine.device,
+            limits=limits,
+            overruled=tuple(loser for candidates in found.values() for loser in candidates[1:]),
+        )
+
+    def _enforced(self, component: ComponentFacts, budgeted: bool) -> int | None:
+        """Return the device memory that the adapter must hold a component to, or None for no limit of ours."""
+        placement, planned = self.placed[component.name].placement, self.shares[component.name].planned
+        if not self.now.machine.accelerator or component.on_cpu or placement is Placement.CPU:
+            return None
+        if placement is Placement.LAYERWISE:
+            return planned if component.name in self.spare else None
+        cut = placement is Placement.RESIDENT and planned < component.device_bytes
+        return planned if budgeted or cut else None
+
+
+_SETTINGS = (Setting.PLACEMENT, Setting.BUDGET, Setting.HOST, Setting.DEVICE)
+
+
+def _placement(argument: Argument | None) -> Placement | None:
+    return argument.value if argument is not None and isinstance(argument.value, Placement) else None
+
+
+def _asked(explicit: ExplicitArguments, component: ComponentFacts, machine: MachineFacts) -> _Placed | None:
+    """Return the explicit placement of a component, as far as the machine can do it."""
+    candidates = explicit.candidates(Setting.PLACEMENT, component.name)
+    wish = _placement(candidates[0]) if candidates else None
+    if wish is None:
+        return None
+    placement, limits = bound(wish, component, machine)
+    reason = f"{wish} was set by {candidates[0].asked_by}"
+    if len(candidates) > 1:
+        reason += f", which wins over {candidates[1].value} from {candidates[1].asked_by}"
+    return _Placed(placement, reason, limits)
+
+
+def _automatic(component: ComponentFacts, now: Situation) -> _Placed:
+    placement, reason = decide(component, now)
+    possible, limits = bound(placement, component, now.machine)
+    return _Placed(possible, reason if possible is placement else "; but ".join((reason, *limits)))
+
+
+def _keeps_spare(explicit: ExplicitArguments, component: str, mode: Mode) -> bool:
+    """Tell whether spare room becomes resident layers of a component, should it be streamed.
+
+    It does where a budget says how much may stay, and where a rule streams it for want of room. Who asks for
+    `layerwise` and no more, or for mode `memory`, wants the window only.
+    """
+    if explicit.is_explicit(Setting.TOTAL_BUDGET) or explicit.is_explicit(Setting.BUDGET, component):
+        return True
+    return mode is not Mode.MEMORY and not explicit.is_explicit(Setting.PLACEMENT, component)
+
+
+def _host_tiers(
+    explicit: ExplicitArguments,
+    components: Sequence[ComponentFacts],
+    placements: Mapping[str, Placement],
+    machine: MachineFacts,
+) -> dict[str, Tier]:
+    streamed = [c for c in components if placements[c.name] is Placement.LAYERWISE]
+    wishes: dict[str, HostTier | None] = {
+        c.name: explicit.value(HostTier, Setting.HOST, c.name) for c in streamed
+    }
+    return host_tiers(streamed, wishes, machine)

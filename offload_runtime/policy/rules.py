@@ -1,7 +1,10 @@
 """Automatic placement: small rules over frozen facts, the first match wins.
 
-A rule returns a placement and the reason a person reads, or None when it has no opinion. `auto` as an answer
-means that ComfyUI's own memory manager keeps the component, untouched by us.
+A rule returns a placement and the reason a person reads, with the numbers in it, or None when it has no
+opinion. `auto` as an answer means that ComfyUI's own memory manager keeps the component, untouched by us.
+The decisions come from SGLang-Diffusion's auto-tuner (memory modes, memory-rich tier, keep-resident thresholds,
+diffusion-model opt-in, spread diffusion model); its thresholds on free memory give way to a joint solve over
+real sizes (`situation.py`) wherever the sizes decide.
 """
 
 from __future__ import annotations
@@ -9,9 +12,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from .components import Mode, Placement, group_of
-from .facts import ComponentFacts, MachineFacts
+from .components import Mode, Placement, group_of, is_encoder
+from .facts import ComponentFacts
 from .quantities import format_bytes
+from .situation import Situation
+
+GB = 1024**3
+KEEP_RESIDENT_IMAGE = 45 * GB
+KEEP_RESIDENT_VIDEO = 120 * GB
+"""Device memory from which a VAE is not streamed even to save memory: video activations need far more."""
+
+MEMORY_RICH = 2
+"""Device memory of this many times all weights is ample."""
+
+OVERFLOW = 0.8
+"""A diffusion model larger than this share of the room overflows it as soon as it computes."""
+
+HOST_SHARE = 0.9
+"""Share of host memory that weights may take before they are read from their file instead."""
 
 
 class Verdict(NamedTuple):
@@ -21,89 +39,213 @@ class Verdict(NamedTuple):
     reason: str
 
 
-Rule = Callable[[ComponentFacts, MachineFacts, Mode], Verdict | None]
+Rule = Callable[[ComponentFacts, Situation], Verdict | None]
 
 
-def _manual(component: ComponentFacts, machine: MachineFacts, mode: Mode) -> Verdict | None:
-    if mode is Mode.MANUAL:
+def _manual(component: ComponentFacts, now: Situation) -> Verdict | None:
+    if now.mode is Mode.MANUAL:
         return Verdict(Placement.AUTO, "mode is manual, so what nobody set is left to ComfyUI")
     return None
 
 
-def _by_name_only(component: ComponentFacts, machine: MachineFacts, mode: Mode) -> Verdict | None:
-    if group_of(component.name) in (None, "dit"):
-        return Verdict(Placement.AUTO, "placed only on request, so it is left to ComfyUI")
-    return None
-
-
-def _computes_on_cpu(component: ComponentFacts, machine: MachineFacts, mode: Mode) -> Verdict | None:
-    if not component.on_cpu or (mode is Mode.MEMORY and _is_encoder(component)):
+def _diffusion_model_opts_in(component: ComponentFacts, now: Situation) -> Verdict | None:
+    if group_of(component.name) != "dit" or not component.opts_in or not component.layers:
+        return None
+    if now.spread > 1 or component.on_cpu or not now.machine.accelerator:
+        return None
+    size = format_bytes(component.bytes)
+    if now.mode in component.opts_in and now.mode is not Mode.AUTO:
+        return Verdict(
+            Placement.LAYERWISE, f"mode is {now.mode}, in which {component.model} asks to be streamed"
+        )
+    if now.mode is not Mode.AUTO or now.fits or component.bytes <= OVERFLOW * now.room.bytes:
         return None
     return Verdict(
-        Placement.RESIDENT, "ComfyUI computes it on the CPU, and the weights are in its memory already"
+        Placement.LAYERWISE,
+        f"its {size} are more than {OVERFLOW:.0%} of {now.room.text}, and {component.model} streams well",
     )
 
 
-def _vae(component: ComponentFacts, machine: MachineFacts, mode: Mode) -> Verdict | None:
-    if group_of(component.name) == "vae":
-        return Verdict(Placement.RESIDENT, "a VAE's transfers would sit on the visible decode path")
+def _by_name_only(component: ComponentFacts, now: Situation) -> Verdict | None:
+    if group_of(component.name) not in (None, "dit"):
+        return None
+    if now.spread > 1:
+        return Verdict(Placement.AUTO, f"it is spread over {now.spread} devices, where it stays")
+    return Verdict(Placement.AUTO, "placed only on request, so it is left to ComfyUI")
+
+
+def _larger_than_host_memory(component: ComponentFacts, now: Situation) -> Verdict | None:
+    limit = int(now.machine.ram_total * HOST_SHARE)
+    if not _on_cpu(component, now) or not component.layers or now.host_weights <= limit:
+        return None
+    return Verdict(
+        Placement.LAYERWISE,
+        f"{format_bytes(now.host_weights)} of weights on the CPU are more than {HOST_SHARE:.0%} of "
+        f"{format_bytes(now.machine.ram_total)} of memory, so layers are read from the file when they run",
+    )
+
+
+def _computes_on_cpu(component: ComponentFacts, now: Situation) -> Verdict | None:
+    if not _on_cpu(component, now) or (now.mode is Mode.MEMORY and _streams_once(component)):
+        return None
+    reason = "ComfyUI computes it on the CPU, and the weights are in its memory already"
+    return Verdict(Placement.CPU if now.machine.accelerator else Placement.RESIDENT, reason)
+
+
+def _shared_memory(component: ComponentFacts, now: Situation) -> Verdict | None:
+    if now.machine.accelerator and now.machine.shared_memory:
+        reason = f"{now.machine.device} shares its memory with the CPU, so moving weights frees none"
+        return Verdict(Placement.RESIDENT, reason)
     return None
 
 
-def _speed(component: ComponentFacts, machine: MachineFacts, mode: Mode) -> Verdict | None:
-    if mode is Mode.SPEED:
+def _speed(component: ComponentFacts, now: Situation) -> Verdict | None:
+    if now.mode is Mode.SPEED:
         return Verdict(Placement.RESIDENT, "mode is speed")
     return None
 
 
-def _memory(component: ComponentFacts, machine: MachineFacts, mode: Mode) -> Verdict | None:
-    if mode is Mode.MEMORY and _is_encoder(component) and component.layers:
+def _family_keeps_it(component: ComponentFacts, now: Situation) -> Verdict | None:
+    floor = component.keep_resident_above
+    if floor is None or now.usable < floor:
+        return None
+    return Verdict(
+        Placement.RESIDENT,
+        f"{component.model} keeps it on the device from {format_bytes(floor)} of VRAM on, and there are "
+        f"{format_bytes(now.usable)}",
+    )
+
+
+def _diffusion_model_is_spread(component: ComponentFacts, now: Situation) -> Verdict | None:
+    if now.spread < 2 or not _streams_once(component):
+        return None
+    if now.mode is Mode.MEMORY or not now.fits:
+        return Verdict(
+            Placement.LAYERWISE,
+            f"the diffusion model is spread over {now.spread} devices and stays there, so its "
+            f"{component.layers} layers make room beside it",
+        )
+    return None
+
+
+def _memory_rich(component: ComponentFacts, now: Situation) -> Verdict | None:
+    if now.mode is Mode.AUTO and now.fits and now.usable >= MEMORY_RICH * now.weights:
+        return Verdict(
+            Placement.RESIDENT,
+            f"{format_bytes(now.usable)} of VRAM are at least twice all {format_bytes(now.weights)} of weights",
+        )
+    return None
+
+
+def _memory_mode_encoder(component: ComponentFacts, now: Situation) -> Verdict | None:
+    if now.mode is Mode.MEMORY and is_encoder(component.name) and _streams_once(component):
         return Verdict(
             Placement.LAYERWISE, f"mode is memory, and its {component.layers} layers run once per prompt"
         )
     return None
 
 
-def _everything_fits(component: ComponentFacts, machine: MachineFacts, mode: Mode) -> Verdict | None:
-    room = machine.vram_total - machine.inference_reserve
-    if machine.accelerator and component.workflow_bytes <= room:
-        sizes = f"{format_bytes(component.workflow_bytes)} of weights fit in {format_bytes(room)}"
-        return Verdict(Placement.RESIDENT, f"all {sizes}, and what fits is never streamed")
+def _memory_mode_vae(component: ComponentFacts, now: Situation) -> Verdict | None:
+    ample = KEEP_RESIDENT_VIDEO if now.video else KEEP_RESIDENT_IMAGE
+    if now.mode is not Mode.MEMORY or group_of(component.name) != "vae":
+        return None
+    if not _streams_once(component) or now.usable >= ample:
+        return None
+    return Verdict(
+        Placement.LAYERWISE,
+        f"mode is memory, {format_bytes(now.usable)} of VRAM are less than {format_bytes(ample)}, and its "
+        f"{component.layers} layers run once per use",
+    )
+
+
+def _oversized_vae(component: ComponentFacts, now: Situation) -> Verdict | None:
+    if group_of(component.name) != "vae" or component.bytes <= now.room.bytes or _on_cpu(component, now):
+        return None
+    size = f"its {format_bytes(component.bytes)} alone do not fit in {now.room.text}"
+    if _streams_once(component):
+        return Verdict(Placement.LAYERWISE, f"{size}, and its layers run once per use")
     return None
 
 
-def _encoder_gives_way(component: ComponentFacts, machine: MachineFacts, mode: Mode) -> Verdict | None:
-    if machine.accelerator and _is_encoder(component) and component.layers:
-        room = format_bytes(machine.vram_total - machine.inference_reserve)
+def _vae(component: ComponentFacts, now: Situation) -> Verdict | None:
+    if group_of(component.name) == "vae":
+        return Verdict(Placement.RESIDENT, "a VAE's transfers would sit on the visible decode path")
+    return None
+
+
+def _everything_fits(component: ComponentFacts, now: Situation) -> Verdict | None:
+    if now.mode is Mode.AUTO and now.fits:
         return Verdict(
-            Placement.LAYERWISE,
-            f"{format_bytes(component.workflow_bytes)} of weights do not fit in {room} together, "
-            f"and an encoder runs its {component.layers} layers once per prompt",
+            Placement.RESIDENT,
+            f"all {format_bytes(now.weights)} of weights fit in {now.room.text}, and what fits is never streamed",
         )
     return None
 
 
-def _left_alone(component: ComponentFacts, machine: MachineFacts, mode: Mode) -> Verdict | None:
-    return Verdict(Placement.AUTO, "no repeated layers were found, so it is left to ComfyUI")
+def _encoder_gives_way(component: ComponentFacts, now: Situation) -> Verdict | None:
+    if component.name in now.giving_way:
+        return Verdict(
+            Placement.LAYERWISE,
+            f"{format_bytes(now.weights)} of weights do not fit in {now.room.text} together, and an encoder "
+            f"runs its {component.layers} layers once per prompt",
+        )
+    return None
+
+
+def _looping_encoder(component: ComponentFacts, now: Situation) -> Verdict | None:
+    if not component.loops or not component.layers:
+        return None
+    loops = f"it ran its layers {component.passes} times in its last use"
+    if component.device_bytes <= now.room.bytes:
+        return Verdict(
+            Placement.OFFLOAD, f"{loops}, so it is on the device whole while it is used, and only then"
+        )
+    return Verdict(Placement.LAYERWISE, f"{loops}, but its {format_bytes(component.bytes)} do not fit")
+
+
+def _encoder_may_stay(component: ComponentFacts, now: Situation) -> Verdict | None:
+    if now.giving_way and component.layers:
+        others = " and ".join(sorted(now.giving_way))
+        return Verdict(Placement.RESIDENT, f"{others} giving way makes room enough in {now.room.text}")
+    return None
+
+
+def _left_alone(component: ComponentFacts, now: Situation) -> Verdict | None:
+    why = "no repeated layers were found in it" if not component.layers else "nothing can give way for it"
+    return Verdict(Placement.AUTO, f"{why}, so it is left to ComfyUI")
 
 
 RULES: tuple[Rule, ...] = (
     _manual,
+    _diffusion_model_opts_in,
     _by_name_only,
+    _larger_than_host_memory,
     _computes_on_cpu,
-    _vae,
+    _shared_memory,
     _speed,
-    _memory,
+    _family_keeps_it,
+    _diffusion_model_is_spread,
+    _memory_rich,
+    _memory_mode_encoder,
+    _memory_mode_vae,
+    _oversized_vae,
+    _vae,
     _everything_fits,
     _encoder_gives_way,
+    _looping_encoder,
+    _encoder_may_stay,
     _left_alone,
 )
 
 
-def decide(component: ComponentFacts, machine: MachineFacts, mode: Mode) -> Verdict:
+def decide(component: ComponentFacts, now: Situation) -> Verdict:
     """Return the verdict of the first rule that has an opinion; the last one always has."""
-    return next(verdict for rule in RULES if (verdict := rule(component, machine, mode)) is not None)
+    return next(verdict for rule in RULES if (verdict := rule(component, now)) is not None)
 
 
-def _is_encoder(component: ComponentFacts) -> bool:
-    return group_of(component.name) in ("text_encoder", "image_encoder")
+def _on_cpu(component: ComponentFacts, now: Situation) -> bool:
+    return component.on_cpu or not now.machine.accelerator
+
+
+def _streams_once(component: ComponentFacts) -> bool:
+    return component.layers > 0 and component.movable and not component.loops

@@ -1,0 +1,20 @@
+"""Which inputs of the running node are linked, and from where."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..offload_runtime.policy import linked_from
+
+
+def links(prompt: Any, node_id: str | None, inputs: tuple[str, ...]) -> dict[str, str]:
+    """Return input → the node that it is linked from, for people; nothing where ComfyUI gives no prompt.
+
+    Args:
+        prompt: the `DYNPROMPT` of the running node, or None.
+        node_id: its `UNIQUE_ID`, or None.
+        inputs: the inputs to look up.
+    """
+    if prompt is None or node_id is None:
+        return {}
+    return linked_from({name: prompt.get_node(name) for name in prompt.all_node_ids()}, node_id, inputs)

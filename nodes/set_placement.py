@@ -1,0 +1,134 @@
+"""Set Placement: one more wish, for one component or group, above everything that came before it."""
+
+from __future__ import annotations
+
+from comfy_api.latest import io
+
+from ..offload_runtime.errors import PolicyError
+from ..offload_runtime.policy import COMPONENTS, SELECTORS, HostTier, Placement, Policy, Source, SourceKind
+from .compat import known_options
+from .provenance import links
+from .sockets import CATEGORY, PlacementPolicy
+
+_VALUES = ("component", "placement", "vram_budget", "host")
+
+
+class SetPlacementNode(io.ComfyNode):
+    """Override the placement of one component; bypass the node to take the wish back."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        """Every widget is optional and starts at `auto`, which sets nothing."""
+        return known_options(
+            io.Schema,
+            node_id="LayerwiseOffload_SetPlacement",
+            display_name="Set Placement",
+            category=CATEGORY,
+            description="Sets the placement of one component or group, over files and Placement Policy nodes. Chain "
+            "several: the last one wins. A bypassed one sets nothing.",
+            search_aliases=[
+                "override placement",
+                "offload",
+                "layerwise",
+                "vram",
+                "text encoder 2",
+                "host tier",
+            ],
+            inputs=_inputs(),
+            outputs=[
+                PlacementPolicy.Output(
+                    "policy", display_name="policy", tooltip="The base, with this wish above it."
+                )
+            ],
+            hidden=[io.Hidden.unique_id, io.Hidden.dynprompt],
+        )
+
+    @classmethod
+    def validate_inputs(
+        cls,
+        component: str | None = None,
+        placement: str | None = None,
+        vram_budget: str | None = None,
+        host: str | None = None,
+    ) -> bool | str:
+        """Refuse a typo before anything runs; any component name or comma list is allowed, not the listed ones only."""
+        try:
+            _policy(None, {}, component, placement, vram_budget, host)
+        except PolicyError as error:
+            return str(error)
+        return True
+
+    @classmethod
+    def execute(
+        cls,
+        component: str | None = None,
+        placement: str | None = None,
+        vram_budget: str | None = None,
+        host: str | None = None,
+        base: Policy | None = None,
+    ) -> io.NodeOutput:
+        """Chain this wish behind the base."""
+        node_id = cls.hidden.unique_id
+        via = links(cls.hidden.dynprompt, node_id, _VALUES)
+        policy = _policy(node_id, via, component, placement, vram_budget, host)
+        return io.NodeOutput((base or Policy()).extended(policy))
+
+
+def _inputs() -> list[io.Input]:
+    return [
+        io.Combo.Input(
+            "component",
+            options=["auto", *SELECTORS, *(f"{name}_2" for name in COMPONENTS), "text_encoder_3"],
+            default="auto",
+            optional=True,
+            tooltip="What the wish is for: a component, a group (dit, text_encoder, image_encoder, vae), default "
+            "(encoders and VAEs) or all. Through the API, or linked, it may be any name such as text_encoder_4, or a "
+            "comma list. auto: nothing.",
+        ),
+        io.Combo.Input(
+            "placement",
+            options=[placement.value for placement in Placement],
+            default=Placement.AUTO.value,
+            optional=True,
+            tooltip="Where it lives. auto: not set here. resident: whole on the device. layerwise: one layer at a "
+            "time. offload: whole, and only while it is used. cpu: computed on the CPU.",
+        ),
+        io.String.Input(
+            "vram_budget",
+            default="auto",
+            optional=True,
+            tooltip="VRAM that each component named above may hold: auto (not set here), an amount such as 2GB "
+            "(1024³ bytes a GB), or a share of the card such as 20%.",
+        ),
+        io.Combo.Input(
+            "host",
+            options=[tier.value for tier in HostTier],
+            default=HostTier.AUTO.value,
+            optional=True,
+            tooltip="Where the weights of its layers wait. auto: not set here. pinned: page-locked memory, fastest. "
+            "staged: ordinary memory, through a small pinned ring. mapped: the model file, least memory.",
+        ),
+        PlacementPolicy.Input(
+            "base",
+            optional=True,
+            tooltip="The policy to override. Without one, this wish is all that is asked.",
+        ),
+    ]
+
+
+def _policy(
+    node_id: str | None,
+    via: dict[str, str],
+    component: str | None,
+    placement: str | None,
+    vram_budget: str | None,
+    host: str | None,
+) -> Policy:
+    return Policy.for_component(
+        Source(SourceKind.OVERRIDE, f"Set Placement, node {node_id}"),
+        component,
+        placement=placement,
+        vram_budget=vram_budget,
+        host=host,
+        via=via,
+    )

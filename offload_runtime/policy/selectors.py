@@ -1,0 +1,88 @@
+"""Selectors: how a policy names the components that a value is for.
+
+A selector covers a component by its exact name, by its base name (`video_vae` covers `video_vae_2`), by its
+group, by `default`, or by `all`. Any two selectors are nested or disjoint, so "the closer one wins" is a
+total order over the selectors that cover one component.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Iterable
+
+from ..errors import PolicyError
+from .components import COMPONENTS, DEFAULT_GROUPS, GROUPS, SELECTORS, base_name, group_of
+
+_EXACT, _BASE, _GROUP, _DEFAULT, _ALL = 5, 4, 3, 2, 1
+
+
+def normalize_selector(selector: str) -> str:
+    """Return the canonical spelling of one component, group, `default` or `all`.
+
+    Raises:
+        PolicyError: the name is unknown; the message lists the nearest valid names.
+    """
+    name = selector.strip().lower().replace("-", "_")
+    if name in SELECTORS or base_name(name) in COMPONENTS:
+        return name
+    raise PolicyError(f"there is no component or group “{_short(selector)}”; {suggest(name, SELECTORS)}")
+
+
+def parse_selectors(text: str) -> tuple[str, ...]:
+    """Read a comma list of selectors.
+
+    Duplicates are dropped, `all` swallows the rest, and `none` is the empty list.
+
+    Raises:
+        PolicyError: a name is unknown, nothing is named, or `none` stands beside a name.
+    """
+    words = [word for word in (part.strip() for part in text.split(",")) if word]
+    if not words:
+        raise PolicyError(f"“{_short(text)}” names no component; name at least one, or write none")
+    if any(word.lower() == "none" for word in words):
+        if len(words) > 1:
+            raise PolicyError(f"“{_short(text)}” says none and names components; write one or the other")
+        return ()
+    selectors = tuple(dict.fromkeys(normalize_selector(word) for word in words))
+    return ("all",) if "all" in selectors else selectors
+
+
+@functools.lru_cache(maxsize=4096)
+def specificity(selector: str, component: str) -> int:
+    """Rank how closely a canonical selector names a component; 0 means that it does not."""
+    if selector == component:
+        return _EXACT
+    group = group_of(component)
+    if selector == base_name(component):
+        return _BASE
+    if group is not None and selector == group:
+        return _GROUP
+    if selector == "default" and group in DEFAULT_GROUPS:
+        return _DEFAULT
+    return _ALL if selector == "all" else 0
+
+
+def covers(wide: str, narrow: str) -> bool:
+    """Tell whether one canonical selector names every component that another one names."""
+    if wide in (narrow, "all"):
+        return True
+    if narrow == "all":
+        return False
+    if narrow == "default":
+        return False
+    if narrow in GROUPS:  # a group's name is also a component's: as a selector it means the group
+        return wide == "default" and narrow in DEFAULT_GROUPS
+    return specificity(wide, narrow) > 0
+
+
+def suggest(name: str, valid: Iterable[str]) -> str:
+    """Return “did you mean …” when something is near, else the list of what is possible."""
+    valid = list(valid)
+    near = difflib.get_close_matches(name.lower()[:80], valid, n=3, cutoff=0.6)
+    return f"did you mean {' or '.join(near)}?" if near else f"possible: {', '.join(valid)}"
+
+
+def _short(text: str) -> str:
+    """Quote what a person wrote, without filling their screen."""
+    return text if len(text) <= 60 else f"{text[:57]}…"

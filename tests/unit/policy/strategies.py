@@ -1,0 +1,124 @@
+"""Hypothesis strategies for policies, machines and workflows."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from offload_runtime.policy import (
+    COMPONENTS,
+    SELECTORS,
+    Argument,
+    Budget,
+    ComponentFacts,
+    HostTier,
+    MachineFacts,
+    Mode,
+    Placement,
+    Policy,
+    Setting,
+    Source,
+    SourceKind,
+)
+
+MB = 1024**2
+NAMES = tuple(name + number for name in COMPONENTS for number in ("", "_2", "_13"))
+
+names = st.sampled_from(NAMES)
+selectors = st.sampled_from((*SELECTORS, *NAMES))
+budgets = st.one_of(
+    st.integers(0, 1 << 36).map(lambda n: Budget(bytes=n)),
+    st.integers(0, 100_000).map(lambda n: Budget(percent=n / 1000)),
+)
+VALUES = {
+    Setting.MODE: st.sampled_from(Mode),
+    Setting.STRICT: st.booleans(),
+    Setting.TOTAL_BUDGET: budgets,
+    Setting.PLACEMENT: st.sampled_from([p for p in Placement if p is not Placement.AUTO]),
+    Setting.BUDGET: budgets,
+    Setting.HOST: st.sampled_from([t for t in HostTier if t is not HostTier.AUTO]),
+    Setting.DEVICE: st.integers(0, 3),
+}
+WORKFLOW = (Setting.MODE, Setting.STRICT, Setting.TOTAL_BUDGET)
+
+
+def sources(*kinds: SourceKind) -> st.SearchStrategy[Source]:
+    """Return sources of few places, so that the same one turns up again; of some kinds, or of any."""
+    return st.builds(
+        Source, st.sampled_from(kinds or tuple(SourceKind)), st.sampled_from(["1", "12:5", "file"])
+    )
+
+
+@st.composite
+def arguments(draw: st.DrawFn, by: st.SearchStrategy[Source], *, strict: bool = True) -> Argument:
+    """Return one explicit value."""
+    setting = draw(st.sampled_from([s for s in Setting if strict or s is not Setting.STRICT]))
+    selector = "all" if setting in WORKFLOW else draw(selectors)
+    if setting is Setting.MODE:
+        value = draw(VALUES[setting])
+        return Argument(setting, "all", value if value is not Mode.AUTO else Mode.SPEED, draw(by))
+    return Argument(setting, selector, draw(VALUES[setting]), draw(by))
+
+
+def policies(
+    by: st.SearchStrategy[Source] | None = None, *, strict: bool = False
+) -> st.SearchStrategy[Policy]:
+    """Return policies of any sources."""
+    by = sources() if by is None else by
+    return st.lists(arguments(by, strict=strict), max_size=8).map(lambda a: Policy(tuple(a)))
+
+
+@st.composite
+def workflows(draw: st.DrawFn) -> tuple[ComponentFacts, ...]:
+    """Return up to six components with distinct names."""
+    return tuple(draw(_component(name)) for name in draw(st.lists(names, unique=True, max_size=6)))
+
+
+@st.composite
+def _component(draw: st.DrawFn, name: str) -> ComponentFacts:
+    size = draw(st.integers(0, 30_000)) * MB
+    layers = draw(st.integers(0, 60))
+    in_layers = draw(st.integers(0, size)) if layers else 0
+    largest = draw(st.one_of(st.just(0), st.integers(-(-in_layers // max(layers, 1)), max(in_layers, 1))))
+    return ComponentFacts(
+        name=name,
+        model="Model",
+        bytes=size,
+        layers=layers,
+        layer_bytes=in_layers,
+        largest_layer=largest if layers else 0,
+        on_cpu=draw(st.booleans()),
+        passes=draw(st.sampled_from([None, 1, 1, 20])),
+        activation_bytes=draw(st.sampled_from([0, 0, 2000 * MB])),
+        movable=draw(st.sampled_from([True, True, False])),
+        spread=draw(st.sampled_from([1, 1, 2])),
+        opts_in=frozenset(draw(st.sets(st.sampled_from(Mode)))),
+        keep_resident_above=draw(st.sampled_from([None, None, 16_000 * MB])),
+    )
+
+
+@st.composite
+def machines(draw: st.DrawFn) -> MachineFacts:
+    """Return machines with and without an accelerator, under all kinds of flags."""
+    accelerator = draw(st.sampled_from([True, True, True, False]))
+    total = draw(st.integers(0, 100_000)) * MB if accelerator else 0
+    ram = draw(st.integers(1, 100_000)) * MB
+    lone = ["--cpu-vae", "--disable-async-offload", "--disable-pinned-memory", "--disable-smart-memory"]
+    vram_flag = draw(
+        st.sampled_from([(), (), ("--gpu-only",), ("--highvram",), ("--lowvram",), ("--novram",)])
+    )
+    return MachineFacts(
+        device="cuda:0" if accelerator else "cpu",
+        accelerator=accelerator,
+        vram_total=total,
+        vram_free=total,
+        ram_total=ram,
+        ram_available=draw(st.integers(0, ram)),
+        inference_reserve=draw(st.integers(0, 4000)) * MB if accelerator else 0,
+        vram_others=draw(st.integers(0, total)),
+        pin_limit=draw(st.one_of(st.none(), st.integers(0, 60_000).map(lambda n: n * MB))),
+        accelerators=draw(st.integers(1, 3)) if accelerator else 0,
+        shared_memory=draw(st.sampled_from([False, False, True])),
+        can_stream=draw(st.sampled_from([True, True, False])),
+        dynamic_vram=draw(st.booleans()),
+        flags=(*vram_flag, *draw(st.lists(st.sampled_from(lone), unique=True, max_size=2))),
+    )

@@ -1,0 +1,151 @@
+"""The table that the command line and the report node show."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from facts import FLUX, T5, VAE, machine
+
+from offload_runtime.__main__ import main
+from offload_runtime.policy import (
+    PlacementRow,
+    Policy,
+    Report,
+    Source,
+    SourceKind,
+    decision_table,
+    resolve,
+    unused_notes,
+)
+from offload_runtime.policy.explain import described_components, described_machine, explain
+
+ROOT = Path(__file__).resolve().parents[3]
+NODE = Source(SourceKind.NODE, "Placement Policy, node 1")
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main(["explain", *words])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_the_table_without_a_policy(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(
+        capsys, "--vram", "12GB", "--components", "text_encoder=9.5GB,transformer=12GB,vae=0.3GB"
+    )
+    assert (code, err) == (0, "")
+    assert out == (
+        "Placement plan · mode auto · computes on cuda:0 · room for weights 10.80 GB (the card's 12.00 GB less "
+        "1.20 GB for activations) · memory 32.00 GB\n"
+        "\n"
+        "component     weights   asked  decided    planned VRAM  planned host\n"
+        "text_encoder  9.50 GB   auto   layerwise  770 MB        pinned\n"
+        "transformer   12.00 GB  auto   auto       9.75 GB       -\n"
+        "vae           307 MB    auto   resident   307 MB        -\n"
+        "\n"
+        "text_encoder: 21.80 GB of weights do not fit in 10.80 GB (the card's 12.00 GB less 1.20 GB for activations) "
+        "together, and an encoder runs its 24 layers once per prompt.\n"
+        "transformer: placed only on request, so it is left to ComfyUI.\n"
+        "vae: a VAE's transfers would sit on the visible decode path.\n"
+    )
+
+
+def test_a_policy_file_and_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "mine.offload.yaml"
+    file.write_text(
+        "components: {text_encoder: layerwise, video_vae: resident, transformer: {device: gpu:1}}"
+    )
+    words = ["--flags", "--reserve-vram 2 --disable-async-offload", "--ram", "16GB", "--accelerators", "2"]
+    code, out, _ = run(capsys, str(file), *words, "--components", "text_encoder=4GB:12, transformer=6GB:0")
+    assert code == 0
+    assert "started with --reserve-vram 2 --disable-async-offload" in out
+    assert "2.80 GB for activations and --reserve-vram 2" in out
+    assert "--disable-async-offload allows no look-ahead" in out
+    assert "gpu:1 from" in out
+    assert f"video_vae is not in this workflow, so placement resident from {file} had nothing to do." in out
+
+
+@pytest.mark.parametrize("words", [("--vram", "0B"), ("--flags=--cpu",)])
+def test_a_machine_without_an_accelerator(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, *words)
+    assert code == 0
+    assert "computes on cpu" in out
+    assert "layerwise" not in out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("nowhere.offload.yaml",), "nowhere.offload.yaml cannot be read: No such file or directory"),
+        (("--vram", "12"), "--vram: “12” is not an amount of memory"),
+        (("--reserve", "x"), "--reserve: “x”"),
+        (("--components", "vae"), "“vae” is not NAME=SIZE"),
+        (("--components", "vea=1GB"), "there is no component or group “vea”"),
+        (("--components", "vae=1GB,VAE=2GB"), "vae is there twice"),
+        (("--components", "vae=1GB:many"), "“many” layers"),
+        (("--components", " , "), "names nothing"),
+        (("--flags", "novram"), "“novram” is not a flag"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_an_exit_code(
+    words: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, *words)
+    assert (code, out) == (1, "")
+    assert says in err
+    assert err.count("\n") == 1
+
+
+def test_a_strict_policy_that_cannot_be_had(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "strict.offload.yaml"
+    file.write_text("strict: on\ncomponents: {text_encoder: resident}")
+    code, out, err = run(capsys, str(file), "--vram", "8GB")
+    assert (code, out) == (1, "")
+    assert "cannot do all of it" in err
+
+
+def test_the_command_needs_neither_torch_nor_comfyui() -> None:
+    code = (
+        "import sys; from offload_runtime.__main__ import main; main(['explain']);"
+        "sys.exit(bool({'torch', 'comfy', 'safetensors', 'psutil'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "layerwise" in done.stdout
+
+
+def test_the_schema_command_prints_the_committed_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schema"]) == 0
+    assert capsys.readouterr().out == (ROOT / "web" / "policy.schema.json").read_text(encoding="utf-8")
+
+
+def test_the_report_shows_the_same_table() -> None:
+    facts, policy = (T5, FLUX, VAE), Policy.from_widgets(NODE, placements={"vae": "cpu"})
+    plan = resolve(policy, machine(12), facts)
+    rows = tuple(PlacementRow.of(f, d) for f, d in zip(facts, plan, strict=True))
+    assert decision_table(rows) in Report("the machine", rows).text()
+    assert decision_table(rows) in explain(policy, machine(12), facts)
+
+
+def test_a_value_for_a_component_that_is_not_there_is_told_once() -> None:
+    policy = Policy.for_component(NODE, "audio_vae", placement="cpu", host="staged")
+    default = Policy.for_component(Source(SourceKind.USER_DEFAULT, "your default"), "vae", placement="cpu")
+    unused = policy.extended(policy, default).unused({"text_encoder"})
+    assert unused_notes(unused) == (
+        "audio_vae is not in this workflow, so placement cpu, host staged from Placement Policy, node 1 had nothing to "
+        "do.",
+    )
+
+
+def test_described_facts() -> None:
+    facts = described_machine("8GB", "16GB", "500MB", ("--cpu-vae",), 1)
+    assert (facts.inference_reserve, facts.flag("--cpu-vae"), facts.flag("--cpu")) == (
+        500 << 20,
+        "--cpu-vae",
+        None,
+    )
+    (component,) = described_components("Text-Encoder-2=1GB:0", facts)
+    assert (component.name, component.layers, component.layer_bytes) == ("text_encoder_2", 0, 0)

@@ -1,0 +1,205 @@
+"""What holds for every policy, machine and workflow."""
+
+from __future__ import annotations
+
+import pytest
+import strategies as s
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offload_runtime.errors import StrictPolicyError
+from offload_runtime.policy import (
+    Budget,
+    ComponentFacts,
+    HostTier,
+    MachineFacts,
+    Mode,
+    Placement,
+    PlacementRow,
+    Policy,
+    Report,
+    Setting,
+    Source,
+    SourceKind,
+    could_stay_resident,
+    resolve,
+)
+from offload_runtime.policy.bounds import bound
+
+ALL = (s.policies(), s.machines(), s.workflows())
+LOW = (SourceKind.USER_DEFAULT, SourceKind.COMMAND_LINE)
+HIGH = (SourceKind.FILE, SourceKind.NODE, SourceKind.OVERRIDE)
+
+
+@given(*ALL)
+def test_a_plan_never_takes_more_than_there_is(
+    policy: Policy, machine: MachineFacts, workflow: tuple[ComponentFacts, ...]
+) -> None:
+    plan = resolve(policy, machine, workflow)
+    kept = max((machine.inference_reserve, *(c.activation_bytes for c in workflow if not c.on_cpu)))
+    room = max(0, machine.vram_total - machine.vram_others - kept)
+    budget = policy.explicit.value(Budget, Setting.TOTAL_BUDGET)
+    if budget is not None:
+        room = min(room, budget.resolve(machine.vram_total))
+    assert plan.room_bytes <= room
+    assert sum(decision.held_bytes for decision in plan) <= plan.room_bytes
+    for decision, component in zip(plan, workflow, strict=True):
+        assert 0 <= decision.planned_bytes <= min(component.device_bytes, plan.room_bytes)
+        own = policy.explicit.value(Budget, Setting.BUDGET, component.name)
+        if own is not None:
+            assert decision.planned_bytes <= own.resolve(machine.vram_total)
+        if component.on_cpu or not machine.accelerator or decision.placement is Placement.CPU:
+            assert (decision.planned_bytes, decision.budget_bytes) == (0, None)
+
+
+@given(*ALL, s.workflows())
+def test_loaders_in_a_row_share_the_room(
+    policy: Policy,
+    machine: MachineFacts,
+    first: tuple[ComponentFacts, ...],
+    second: tuple[ComponentFacts, ...],
+) -> None:
+    earlier = resolve(policy, machine, first)
+    later = resolve(policy, machine, second, earlier)
+    budget = policy.explicit.value(Budget, Setting.TOTAL_BUDGET)
+    limit = machine.vram_total if budget is None else budget.resolve(machine.vram_total)
+    assert sum(decision.held_bytes for decision in (*earlier, *later)) <= limit
+
+
+@given(*ALL)
+def test_explicit_placements_are_done_or_bounded_with_a_reason(
+    policy: Policy, machine: MachineFacts, workflow: tuple[ComponentFacts, ...]
+) -> None:
+    high = Policy(tuple(a for a in policy.arguments if a.source.kind in HIGH))
+    for decision in resolve(high, machine, workflow):
+        won = high.explicit.winner(Setting.PLACEMENT, decision.component)
+        if won is None:
+            continue
+        assert (decision.asked, decision.source) == (won.value, won.source)
+        if decision.placement is not won.value:
+            assert decision.limits
+
+
+@given(*ALL)
+def test_every_decision_has_a_reason_and_names_who_asked(
+    policy: Policy, machine: MachineFacts, workflow: tuple[ComponentFacts, ...]
+) -> None:
+    for decision in resolve(policy, machine, workflow):
+        assert decision.reason
+        assert decision.reason in decision.why
+        assert (decision.asked is None) == (decision.source is None)
+        assert decision.asked is None or f"was set by {decision.source}" in decision.reason
+        assert (decision.host_tier is not None) == (decision.placement is Placement.LAYERWISE)
+        assert decision.host_tier is not HostTier.AUTO
+        if decision.placement is Placement.LAYERWISE:
+            assert next(c for c in workflow if c.name == decision.component).layers
+
+
+@given(s.policies(s.sources(*HIGH)), s.policies(s.sources(*LOW)), s.machines(), s.workflows())
+def test_a_source_of_lower_precedence_never_changes_an_explicit_decision(
+    high: Policy, low: Policy, machine: MachineFacts, workflow: tuple[ComponentFacts, ...]
+) -> None:
+    before, after = resolve(high, machine, workflow), resolve(high.extended(low), machine, workflow)
+    for one, other in zip(before, after, strict=True):
+        if high.explicit.is_explicit(Setting.PLACEMENT, one.component):
+            assert (one.placement, one.asked, one.source) == (other.placement, other.asked, other.source)
+    if high.explicit.is_explicit(Setting.MODE):
+        assert before.mode is after.mode
+
+
+@given(*ALL)
+def test_deciding_what_was_decided_changes_nothing(
+    policy: Policy, machine: MachineFacts, workflow: tuple[ComponentFacts, ...]
+) -> None:
+    plan = resolve(policy, machine, workflow)
+    assert resolve(policy, machine, workflow) == plan
+    again = resolve(plan.as_policy(Source(SourceKind.OVERRIDE, "the plan")), machine, workflow)
+    for one, other in zip(plan, again, strict=True):
+        if one.placement is not Placement.AUTO:
+            assert (one.placement, one.planned_bytes, one.host_tier) == (
+                other.placement,
+                other.planned_bytes,
+                other.host_tier,
+            )
+
+
+@given(*ALL)
+def test_the_order_of_components_changes_no_placement(
+    policy: Policy, machine: MachineFacts, workflow: tuple[ComponentFacts, ...]
+) -> None:
+    forward, backward = resolve(policy, machine, workflow), resolve(policy, machine, workflow[::-1])
+    assert [d.placement for d in forward] == [d.placement for d in backward][::-1]
+
+
+@given(*ALL)
+def test_a_strict_policy_is_refused_exactly_when_something_is_not_done(
+    policy: Policy, machine: MachineFacts, workflow: tuple[ComponentFacts, ...]
+) -> None:
+    plan = resolve(policy, machine, workflow)
+    strict = policy.extended(Policy.from_widgets(Source(SourceKind.OVERRIDE, "switch"), strict="on"))
+    if plan.notes or any(decision.limits for decision in plan):
+        with pytest.raises(StrictPolicyError, match="switch"):
+            resolve(strict, machine, workflow)
+    else:
+        assert resolve(strict, machine, workflow) == plan
+
+
+@given(s.machines(), s.workflows())
+def test_where_everything_fits_nothing_is_streamed(
+    machine: MachineFacts, workflow: tuple[ComponentFacts, ...]
+) -> None:
+    plan = resolve(Policy(), machine, workflow)
+    taking = [c for c in workflow if not c.on_cpu]
+    if machine.accelerator and sum(c.device_bytes for c in taking) <= plan.room_bytes and not machine.flags:
+        streamed = {d.component for d in plan if d.placement is Placement.LAYERWISE}
+        assert not streamed & {c.name for c in taking}
+
+
+@given(s.machines(), s.workflows())
+def test_nothing_automatic_happens_in_manual_mode(
+    machine: MachineFacts, workflow: tuple[ComponentFacts, ...]
+) -> None:
+    manual = Policy.from_widgets(Source(SourceKind.NODE, "node"), mode="manual")
+    for decision in resolve(manual, machine, workflow):
+        assert decision.placement is Placement.AUTO or decision.asked is not None  # asked by the command line
+
+
+@given(s.machines(), s.workflows(), st.sampled_from(Mode))
+def test_a_diffusion_model_is_streamed_only_where_its_family_wants_it(
+    machine: MachineFacts, workflow: tuple[ComponentFacts, ...], mode: Mode
+) -> None:
+    policy = Policy.from_widgets(Source(SourceKind.NODE, "node"), mode=mode.value)
+    unwilling = [c for c in workflow if c.name.startswith("transformer") and not c.opts_in]
+    plan = resolve(policy, machine, workflow)
+    for component in unwilling:
+        assert plan[component.name].placement is not Placement.LAYERWISE
+
+
+@given(st.sampled_from([p for p in Placement if p is not Placement.AUTO]), s.machines(), s.workflows())
+def test_bounding_twice_changes_nothing(
+    placement: Placement, machine: MachineFacts, workflow: tuple[ComponentFacts, ...]
+) -> None:
+    for component in workflow:
+        once, _ = bound(placement, component, machine)
+        assert bound(once, component, machine)[0] is once
+
+
+@given(*ALL, st.integers(0, 1 << 36))
+def test_suggestions_fit_in_what_was_free(
+    policy: Policy, machine: MachineFacts, workflow: tuple[ComponentFacts, ...], headroom: int
+) -> None:
+    plan = resolve(policy, machine, workflow)
+    facts = {c.name: c for c in workflow}
+    named = could_stay_resident(plan, workflow, headroom)
+    assert sum(facts[n].device_bytes - plan[n].held_bytes for n in named) <= headroom
+    assert all(plan[n].asked is None for n in named)
+
+
+@given(*ALL)
+def test_the_report_of_any_plan_reads(
+    policy: Policy, machine: MachineFacts, workflow: tuple[ComponentFacts, ...]
+) -> None:
+    plan = resolve(policy, machine, workflow)
+    rows = tuple(PlacementRow.of(c, d) for c, d in zip(workflow, plan, strict=True))
+    text = Report("the machine", rows, notes=plan.notes).text()
+    assert all(component.name in text for component in workflow)

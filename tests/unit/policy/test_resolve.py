@@ -1,0 +1,369 @@
+"""Decisions on machines of all kinds: what bounds them, how far wishes are done, and the sentences that say so."""
+
+from __future__ import annotations
+
+import pytest
+from facts import CLIP_L, FLUX, GB, T5, VAE, component, cpu_machine, gb, machine
+
+from offload_runtime.errors import StrictPolicyError
+from offload_runtime.policy import (
+    ComponentFacts,
+    Decision,
+    MachineFacts,
+    Placement,
+    Policy,
+    Source,
+    SourceKind,
+    resolve,
+)
+
+NODE = Source(SourceKind.NODE, "Placement Policy, node 1")
+OVERRIDE = Source(SourceKind.OVERRIDE, "Set Placement, node 2")
+
+
+def asks(placement: str = "auto", selector: str = "all", **settings: str) -> Policy:
+    return Policy.for_component(NODE, selector, placement=placement, **settings)
+
+
+def one(policy: Policy, facts: MachineFacts, component: ComponentFacts = T5) -> Decision:
+    return resolve(policy, facts, (component,))[component.name]
+
+
+ON_CPU = component("vae", 0.3, 8, on_cpu=True)
+TE_ON_CPU = component("text_encoder", 9.5, on_cpu=True)
+FIXED = component("vae", 0.3, 8, movable=False, model="AudioOobleckVAE")
+NO_LAYERS = component("text_encoder", 1, 0)
+MPS = machine(32, device="mps", shared_memory=True, can_stream=False)
+DIRECTML = machine(8, "--directml -1", device="privateuseone:0", can_stream=False)
+
+
+@pytest.mark.parametrize(
+    ("asked", "facts", "of", "placement", "says"),
+    [
+        ("resident", cpu_machine("--cpu"), TE_ON_CPU, "resident", "--cpu leaves only the CPU"),
+        ("offload", cpu_machine(), TE_ON_CPU, "resident", "a machine without an accelerator"),
+        ("layerwise", cpu_machine("--cpu"), TE_ON_CPU, "layerwise", None),
+        ("cpu", cpu_machine("--cpu"), TE_ON_CPU, "cpu", None),
+        ("resident", machine(24, "--cpu-vae"), ON_CPU, "cpu", "--cpu-vae computes it on the CPU"),
+        ("offload", machine(24, "--cpu-vae"), ON_CPU, "cpu", "--cpu-vae computes it on the CPU"),
+        ("layerwise", machine(24, "--lowvram"), TE_ON_CPU, "layerwise", "--lowvram computes it on the CPU"),
+        ("resident", machine(24, "--novram"), TE_ON_CPU, "cpu", "--novram computes it on the CPU"),
+        ("resident", machine(24), TE_ON_CPU, "cpu", "ComfyUI computes it on the CPU"),
+        ("resident", machine(24, "--novram"), T5, "layerwise", "--novram lets no weights stay"),
+        ("resident", machine(24, "--novram"), NO_LAYERS, "auto", "--novram lets no weights stay"),
+        ("layerwise", machine(24, "--gpu-only"), T5, "resident", "--gpu-only keeps every weight"),
+        ("offload", machine(24, "--gpu-only"), FLUX, "resident", "--gpu-only keeps every weight"),
+        ("cpu", machine(24, "--gpu-only"), T5, "resident", "--gpu-only keeps every weight"),
+        ("resident", machine(24, "--gpu-only"), T5, "resident", None),
+        ("offload", machine(24, "--highvram"), FLUX, "resident", "--highvram leaves a diffusion model"),
+        ("offload", machine(24, "--highvram"), T5, "offload", None),
+        ("layerwise", machine(24, "--highvram"), T5, "layerwise", None),
+        ("resident", machine(24, "--disable-smart-memory"), T5, "offload", "--disable-smart-memory unloads"),
+        ("resident", machine(24, "--disable-smart-memory", "--highvram"), T5, "resident", None),
+        (
+            "layerwise",
+            machine(24, "--disable-async-offload"),
+            T5,
+            "layerwise",
+            "--disable-async-offload allows no",
+        ),
+        ("layerwise", machine(24), NO_LAYERS, "auto", "no repeated layers were found"),
+        ("layerwise", machine(24), FIXED, "auto", "does not allow this AudioOobleckVAE to be offloaded"),
+        ("offload", machine(24), FIXED, "auto", "does not allow this AudioOobleckVAE to be offloaded"),
+        ("layerwise", MPS, T5, "resident", "mps shares its memory with the CPU"),
+        ("layerwise", DIRECTML, component("text_encoder", 1), "offload", "--directml -1 cannot copy layers"),
+        (
+            "layerwise",
+            machine(12, can_stream=False, device="xpu:0"),
+            T5,
+            "offload",
+            "xpu:0 cannot copy layers",
+        ),
+        ("resident", machine(8), T5, "resident", "only 6.80 GB of its 9.50 GB fit in 6.80 GB"),
+        (
+            "resident",
+            machine(8, "--reserve-vram 4", inference_reserve=gb(4.8)),
+            T5,
+            "resident",
+            "--reserve-vram 4",
+        ),
+        ("offload", machine(8), T5, "offload", "only 6.80 GB of its 9.50 GB fit"),
+        ("layerwise", machine(1.5), T5, "layerwise", "so layers move in parts"),
+    ],
+)
+def test_the_machine_bounds_every_wish_and_is_named(
+    asked: str, facts: MachineFacts, of: ComponentFacts, placement: str, says: str | None
+) -> None:
+    decision = one(asks(asked), facts, of)
+    assert str(decision.placement) == placement
+    assert decision.asked == asked
+    if says is None:
+        assert decision.limits == ()
+    else:
+        assert says in "; ".join(decision.limits)
+        assert says in decision.why
+    strict = asks(asked).extended(Policy.from_widgets(NODE, strict="on"))
+    if says is not None:
+        with pytest.raises(StrictPolicyError, match=r"the policy is strict \(Placement Policy, node 1\)"):
+            one(strict, facts, of)
+    else:
+        assert one(strict, facts, of) == decision
+
+
+@pytest.mark.parametrize(
+    ("flags", "of", "placement", "by"),
+    [
+        (("--gpu-only",), T5, "resident", "--gpu-only"),
+        (("--highvram",), T5, "resident", "--highvram"),
+        (("--cpu-vae",), ON_CPU, "cpu", "--cpu-vae"),
+        (("--lowvram",), TE_ON_CPU, "cpu", "--lowvram"),
+        (("--lowvram",), VAE, "resident", None),
+        (("--disable-pinned-memory", "--reserve-vram 2"), T5, "resident", None),
+    ],
+)
+def test_the_command_line_asks_below_nodes(
+    flags: tuple[str, ...], of: ComponentFacts, placement: str, by: str | None
+) -> None:
+    decision = one(Policy(), machine(24, *flags), of)
+    assert str(decision.placement) == placement
+    assert (str(decision.source) if decision.source else None) == by
+
+
+def test_a_node_wins_over_the_command_line_and_the_loser_is_told() -> None:
+    decision = one(asks("layerwise"), machine(24, "--highvram"))
+    assert decision.placement is Placement.LAYERWISE
+    assert decision.reason == (
+        "layerwise was set by Placement Policy, node 1, which wins over resident from --highvram"
+    )
+    assert [str(loser.source) for loser in decision.overruled] == ["--highvram"]
+
+
+def test_lowvram_asks_nothing_with_dynamic_vram() -> None:
+    assert one(Policy(), machine(24, "--lowvram", dynamic_vram=True)).source is None
+
+
+def test_the_command_line_wins_over_the_default_of_the_user() -> None:
+    default = Policy.for_component(
+        Source(SourceKind.USER_DEFAULT, "your default"), "all", placement="layerwise"
+    )
+    assert str(one(default, machine(24, "--highvram")).source) == "--highvram"
+    assert str(one(default, machine(24)).source) == "your default"
+
+
+@pytest.mark.parametrize(
+    ("facts", "of", "mode", "placement", "says"),
+    [
+        (cpu_machine(), TE_ON_CPU, "auto", "resident", "ComfyUI computes it on the CPU"),
+        (cpu_machine(), TE_ON_CPU, "memory", "layerwise", "mode is memory"),
+        (
+            cpu_machine(ram=8),
+            TE_ON_CPU,
+            "auto",
+            "layerwise",
+            "9.50 GB of weights on the CPU are more than 90%",
+        ),
+        (machine(24), TE_ON_CPU, "auto", "cpu", "ComfyUI computes it on the CPU"),
+        (machine(24), TE_ON_CPU, "memory", "layerwise", "mode is memory"),
+        (MPS, T5, "auto", "resident", "mps shares its memory"),
+        (DIRECTML, T5, "auto", "offload", "--directml -1 cannot copy layers while it computes"),
+        (machine(8), VAE, "speed", "resident", "mode is speed"),
+        (machine(8), T5, "speed", "resident", "only 6.80 GB of its 9.50 GB fit"),
+        (machine(24), component("audio_vae"), "memory", "auto", "placed only on request"),
+        (machine(24), component("vocoder"), "auto", "auto", "placed only on request"),
+        (machine(8), NO_LAYERS, "memory", "auto", "no repeated layers"),
+        (machine(2), component("vae", 4, 8), "auto", "layerwise", "its 4.00 GB alone do not fit"),
+        (machine(2), component("video_vae", 4, 8), "auto", "resident", "visible decode path"),
+        (
+            machine(24),
+            component("text_encoder", 4, passes=40),
+            "memory",
+            "offload",
+            "ran its layers 40 times",
+        ),
+        (
+            machine(4),
+            component("text_encoder", 9, passes=40),
+            "auto",
+            "layerwise",
+            "but its 9.00 GB do not fit",
+        ),
+        (
+            machine(8),
+            component("text_encoder", 9, movable=False),
+            "auto",
+            "auto",
+            "nothing can give way for it",
+        ),
+        (machine(24, "--novram"), VAE, "auto", "layerwise", "--novram lets no weights stay"),
+    ],
+)
+def test_automatic_decisions_on_other_machines(
+    facts: MachineFacts, of: ComponentFacts, mode: str, placement: str, says: str
+) -> None:
+    decision = one(Policy.from_widgets(NODE, mode=mode), facts, of)
+    assert (str(decision.placement), decision.asked) == (placement, None)
+    assert says in decision.why
+    assert decision.limits == ()  # nothing was asked in vain
+
+
+def test_only_as_many_encoders_give_way_as_must() -> None:
+    plan = resolve(Policy(), machine(16), (T5, CLIP_L, FLUX, VAE))
+    assert [str(plan[name].placement) for name in ("text_encoder", "text_encoder_2", "vae")] == [
+        "layerwise",
+        "resident",
+        "resident",
+    ]
+    assert "text_encoder giving way makes room enough" in plan["text_encoder_2"].reason
+
+
+def test_the_smallest_encoder_that_suffices_gives_way() -> None:
+    encoders = (component("text_encoder", 8), component("text_encoder_2", 3))
+    plan = resolve(Policy(), machine(24), (*encoders, FLUX))  # 23 GB into 22.8 GB
+    assert [str(plan[c.name].placement) for c in encoders] == ["resident", "layerwise"]
+
+
+def test_text_encoders_give_way_before_image_encoders() -> None:
+    encoders = (component("image_encoder", 8), component("text_encoder", 8))
+    plan = resolve(Policy(), machine(24), (*encoders, FLUX))
+    assert [str(plan[c.name].placement) for c in encoders] == ["resident", "layerwise"]
+
+
+def test_the_activations_of_video_are_kept_free_until_they_are_known() -> None:
+    video = (component("text_encoder", 6), component("transformer", 12, 40), component("video_vae", 0.5, 12))
+    known = (video[0], component("transformer", 12, 40, activation_bytes=gb(2)), video[2])
+    assert resolve(Policy(), machine(24), video)["text_encoder"].placement is Placement.LAYERWISE
+    assert resolve(Policy(), machine(24), known)["text_encoder"].placement is Placement.RESIDENT
+
+
+def test_memory_of_other_programs_is_not_counted_on() -> None:
+    both = (T5, FLUX)
+    assert resolve(Policy(), machine(24), both)["text_encoder"].placement is Placement.RESIDENT
+    crowded = resolve(Policy(), machine(24, vram_others=gb(4)), both)
+    assert crowded["text_encoder"].placement is Placement.LAYERWISE
+    assert "4.00 GB that other programs hold" in crowded["text_encoder"].reason
+
+
+def test_reasons_hold_the_numbers() -> None:
+    reason = resolve(Policy(), machine(12), (T5, FLUX, VAE))["text_encoder"].reason
+    assert reason == (
+        "21.80 GB of weights do not fit in 10.80 GB (the card's 12.00 GB less 1.20 GB for activations) together, "
+        "and an encoder runs its 24 layers once per prompt"
+    )
+
+
+def test_asking_for_layerwise_and_no_more_means_the_window_only() -> None:
+    decision = one(asks("layerwise"), machine(24))
+    assert decision.budget_bytes is None
+    assert decision.planned_bytes == T5.window
+
+
+@pytest.mark.parametrize(
+    ("budget", "planned", "limited"),
+    [("2GB", 2 * GB, False), ("25%", 6 * GB, False), ("9.5GB", T5.bytes, False), ("48GB", T5.bytes, True)],
+)
+def test_a_budget_of_its_own_keeps_layers_resident(budget: str, planned: int, limited: bool) -> None:
+    decision = one(asks("layerwise", vram_budget=budget), machine(24))
+    assert decision.planned_bytes == decision.budget_bytes == planned
+    assert bool(decision.limits) == limited
+
+
+def test_a_budget_below_two_layers_is_honoured() -> None:
+    decision = one(asks("layerwise", vram_budget="100MB"), machine(24))
+    assert decision.budget_bytes == 100 << 20
+
+
+def test_one_budget_for_all_is_shared_out() -> None:
+    policy = asks("layerwise", "text_encoder").extended(Policy.from_widgets(NODE, vram_budget="6GB"))
+    plan = resolve(policy, machine(24), (T5, VAE))
+    assert plan["vae"].planned_bytes == VAE.bytes
+    assert plan["text_encoder"].budget_bytes == 6 * GB - VAE.bytes
+    assert plan.room == "6.00 GB (the VRAM budget of 6.00 GB)"
+
+
+def test_a_budget_beside_others_is_cut_and_told() -> None:
+    policy = asks("resident", "dit").extended(asks("layerwise", "text_encoder", vram_budget="8GB"))
+    plan = resolve(policy, machine(16), (T5, FLUX))
+    assert plan["transformer"].planned_bytes == FLUX.bytes
+    assert plan["text_encoder"].planned_bytes == plan.room_bytes - FLUX.bytes
+    assert "of that budget are left beside the other components" in plan["text_encoder"].why
+
+
+def test_an_explicit_resident_comes_before_an_automatic_one() -> None:
+    plan = resolve(asks("resident", "text_encoder"), machine(12), (T5, FLUX, VAE))
+    assert plan["text_encoder"].planned_bytes == T5.bytes
+    assert plan["vae"].planned_bytes == VAE.bytes
+
+
+def test_the_budget_of_an_earlier_loader_is_spent() -> None:
+    first = resolve(Policy(), machine(16), (FLUX,))
+    second = resolve(Policy(), machine(16), (T5,), first)
+    assert second["text_encoder"].placement is Placement.LAYERWISE
+    assert "12.00 GB of an earlier loader" in second["text_encoder"].reason
+
+
+@pytest.mark.parametrize(
+    ("facts", "says"),
+    [
+        (machine(24), "the card has 24.00 GB"),
+        (cpu_machine(), "has no meaning on the CPU"),
+    ],
+)
+def test_a_budget_that_the_machine_does_not_have_is_a_note_or_refused(facts: MachineFacts, says: str) -> None:
+    policy = Policy.from_widgets(NODE, vram_budget="48GB")
+    plan = resolve(policy, facts, (T5,))
+    assert any(says in note for note in plan.notes)
+    with pytest.raises(StrictPolicyError):
+        resolve(policy.extended(Policy.from_widgets(NODE, strict="on")), facts, (T5,))
+
+
+def test_a_budget_has_no_meaning_on_the_cpu() -> None:
+    decision = one(asks("layerwise", vram_budget="1GB"), cpu_machine(), TE_ON_CPU)
+    assert decision.budget_bytes is None
+    assert "has no meaning on the CPU" in decision.why
+
+
+@pytest.mark.parametrize(
+    ("device", "facts", "says"),
+    [
+        ("gpu:0", machine(24), None),
+        ("cuda:0", machine(24), None),
+        ("gpu:1", machine(24), "this machine has 1 accelerator and computes on cuda:0"),
+        ("gpu:2", machine(24, accelerators=2), "this machine has 2 accelerators"),
+        ("gpu:1", machine(24, accelerators=2), "ComfyUI's own device, cuda:0"),
+        ("gpu:1", cpu_machine(), "this machine has no accelerator and computes on cpu"),
+    ],
+)
+def test_a_policy_from_a_machine_with_more_gpus_falls_back_and_says_so(
+    device: str, facts: MachineFacts, says: str | None
+) -> None:
+    decision = one(asks("auto", device=device), facts)
+    assert decision.device == facts.device
+    assert (says in decision.why) if says else decision.limits == ()
+
+
+def test_no_look_ahead_without_async_offload() -> None:
+    assert not one(asks("layerwise"), machine(24, "--disable-async-offload")).look_ahead
+    assert one(asks("layerwise"), machine(24)).look_ahead
+    automatic = resolve(Policy(), machine(12, "--disable-async-offload"), (T5, FLUX))["text_encoder"]
+    assert (automatic.look_ahead, automatic.limits) == (False, ())
+
+
+def test_a_strict_refusal_is_one_sentence_with_everything_in_it() -> None:
+    policy = asks("resident").extended(Policy.from_widgets(NODE, strict="on"))
+    with pytest.raises(StrictPolicyError) as error:
+        resolve(policy, machine(8), (T5, VAE, NO_LAYERS_2))
+    assert str(error.value).startswith(
+        "the policy is strict (Placement Policy, node 1), and this machine cannot do"
+    )
+    assert "text_encoder: only" in str(error.value)
+    assert "switch strict off" in str(error.value)
+
+
+NO_LAYERS_2 = component("text_encoder_2", 1, 0)
+
+
+def test_a_plan_finds_its_decisions_by_name() -> None:
+    plan = resolve(Policy(), machine(24), (T5, VAE))
+    assert (len(plan), [d.component for d in plan]) == (2, ["text_encoder", "vae"])
+    with pytest.raises(KeyError):
+        plan["transformer"]

@@ -1,0 +1,260 @@
+"""Selectors, budgets and the other words of a policy."""
+
+from __future__ import annotations
+
+import pytest
+import strategies as s
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offload_runtime.errors import PolicyError
+from offload_runtime.policy import (
+    COMPONENTS,
+    SELECTORS,
+    Budget,
+    Setting,
+    base_name,
+    format_bytes,
+    group_of,
+    is_set,
+    normalize_selector,
+    parse_budget,
+    parse_selectors,
+    parse_size,
+)
+from offload_runtime.policy.selectors import covers, specificity
+from offload_runtime.policy.words import parse_value, spell_value
+
+GB = 1024**3
+
+
+@pytest.mark.parametrize(
+    ("component", "group", "base"),
+    [
+        ("transformer", "dit", "transformer"),
+        ("transformer_2", "dit", "transformer"),
+        ("text_encoder", "text_encoder", "text_encoder"),
+        ("text_encoder_12", "text_encoder", "text_encoder"),
+        ("image_encoder", "image_encoder", "image_encoder"),
+        ("image_encoder_2", "image_encoder", "image_encoder"),
+        ("vae", "vae", "vae"),
+        ("vae_2", "vae", "vae"),
+        ("video_vae_2", "vae", "video_vae"),
+        ("condition_image_encoder", "vae", "condition_image_encoder"),
+        ("audio_vae", None, "audio_vae"),
+        ("vocoder_2", None, "vocoder"),
+    ],
+)
+def test_components_have_their_group_and_base_name(component: str, group: str | None, base: str) -> None:
+    assert (group_of(component), base_name(component)) == (group, base)
+
+
+@pytest.mark.parametrize(
+    ("selector", "covered"),
+    [
+        ("dit", {"transformer", "transformer_2"}),
+        ("transformer", {"transformer", "transformer_2"}),
+        ("text_encoder", {"text_encoder", "text_encoder_2"}),
+        ("text_encoder_2", {"text_encoder_2"}),
+        ("image_encoder", {"image_encoder", "image_encoder_2"}),
+        (
+            "vae",
+            {
+                "vae",
+                "vae_2",
+                "video_vae",
+                "video_vae_2",
+                "condition_image_encoder",
+                "condition_image_encoder_2",
+            },
+        ),
+        ("video_vae", {"video_vae", "video_vae_2"}),
+        ("audio_vae", {"audio_vae", "audio_vae_2"}),
+        (
+            "default",
+            {
+                "text_encoder",
+                "text_encoder_2",
+                "image_encoder",
+                "image_encoder_2",
+                "vae",
+                "vae_2",
+                "video_vae",
+            }
+            | {"video_vae_2", "condition_image_encoder", "condition_image_encoder_2"},
+        ),
+        ("all", {name + number for name in COMPONENTS for number in ("", "_2")}),
+    ],
+)
+def test_selectors_cover_what_they_name(selector: str, covered: set[str]) -> None:
+    everything = {name + number for name in COMPONENTS for number in ("", "_2")}
+    assert {name for name in everything if specificity(selector, name)} == covered
+
+
+def test_audio_is_in_no_group_and_not_in_default() -> None:
+    for name in ("audio_vae", "vocoder"):
+        assert [sel for sel in SELECTORS if specificity(sel, name)] == [name, "all"]
+
+
+def test_closer_selectors_rank_higher() -> None:
+    ranks = [specificity(sel, "video_vae_2") for sel in ("all", "default", "vae", "video_vae", "video_vae_2")]
+    assert ranks == sorted(set(ranks))
+
+
+@given(s.selectors, s.selectors)
+def test_selectors_are_nested_or_disjoint(one: str, other: str) -> None:
+    first, second = ({n for n in s.NAMES if specificity(sel, n)} for sel in (one, other))
+    assert first <= second or second <= first or not first & second
+
+
+@given(s.selectors, s.selectors)
+def test_a_selector_covers_another_only_if_it_names_all_of_it(wide: str, narrow: str) -> None:
+    if covers(wide, narrow):
+        assert {n for n in s.NAMES if specificity(narrow, n)} <= {n for n in s.NAMES if specificity(wide, n)}
+
+
+@pytest.mark.parametrize(
+    ("text", "selectors"),
+    [
+        ("vae", ("vae",)),
+        (" Text-Encoder , VAE ", ("text_encoder", "vae")),
+        ("dit,vae,dit", ("dit", "vae")),
+        ("text_encoder_2, image-encoder_3", ("text_encoder_2", "image_encoder_3")),
+        ("vae, ALL, dit", ("all",)),
+        ("default", ("default",)),
+        ("none", ()),
+        ("vae,,", ("vae",)),
+    ],
+)
+def test_selector_lists(text: str, selectors: tuple[str, ...]) -> None:
+    assert parse_selectors(text) == selectors
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("text_encodr", "did you mean text_encoder"),
+        ("clip", "possible: transformer"),
+        ("vae, textencoder", "text_encoder"),
+        ("text_encoder_0", "did you mean text_encoder"),
+        ("dit_2", "did you mean dit"),
+        ("none, vae", "one or the other"),
+        ("", "names no component"),
+        (" , ", "names no component"),
+        ("x" * 10_000, "…"),
+    ],
+)
+def test_a_wrong_selector_names_the_nearest_valid_ones(text: str, hint: str) -> None:
+    with pytest.raises(PolicyError) as error:
+        parse_selectors(text)
+    assert hint in str(error.value)
+    assert len(str(error.value)) < 300
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_a_selector_or_a_policy_error(text: str) -> None:
+    try:
+        selectors = parse_selectors(text)
+    except PolicyError:
+        return
+    assert all(normalize_selector(selector) == selector for selector in selectors)
+
+
+@pytest.mark.parametrize(
+    ("text", "budget"),
+    [
+        ("6GB", Budget(bytes=6 * GB)),
+        (" 512 mib ", Budget(bytes=512 * 1024**2)),
+        ("1.5GB", Budget(bytes=3 * GB // 2)),
+        ("0B", Budget(bytes=0)),
+        ("50%", Budget(percent=50)),
+        ("12.5 %", Budget(percent=12.5)),
+    ],
+)
+def test_budgets_are_read(text: str, budget: Budget) -> None:
+    assert parse_budget(text, "vram_budget") == budget
+
+
+@pytest.mark.parametrize(
+    "text", ["6", "6G B", "-1GB", "GB", "1e3MB", "101%", "six GB", "1" * 400 + "GB", "٣GB", ""]
+)
+def test_a_bad_budget_says_where_and_what_is_possible(text: str) -> None:
+    with pytest.raises(PolicyError, match=r"^vram_budget: "):
+        parse_budget(text, "vram_budget")
+
+
+def test_a_share_is_no_size() -> None:
+    assert parse_size("1.5 GB", "--vram") == 3 * GB // 2
+    with pytest.raises(PolicyError, match="--vram: “50%” is not an amount of memory"):
+        parse_size("50%", "--vram")
+
+
+@pytest.mark.parametrize(
+    ("budget", "of_24"),
+    [(Budget(bytes=6 * GB), 6 * GB), (Budget(bytes=48 * GB), 24 * GB), (Budget(percent=25), 6 * GB)],
+)
+def test_a_budget_is_never_more_than_the_card(budget: Budget, of_24: int) -> None:
+    assert budget.resolve(24 * GB) == of_24
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (900, "900 B"),
+        (2048, "2 KB"),
+        (3 * GB // 2, "1.50 GB"),
+        (246 << 20, "246 MB"),
+        (2 << 40, "2.00 TB"),
+    ],
+)
+def test_sizes_read_well(count: int, text: str) -> None:
+    assert format_bytes(count) == text
+
+
+@given(st.sampled_from(Setting).flatmap(lambda setting: st.tuples(st.just(setting), s.VALUES[setting])))
+def test_spelled_values_read_back_as_they_were(case: tuple[Setting, object]) -> None:
+    setting, value = case
+    assert parse_value(setting, spell_value(setting, value), "here") == value  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("setting", "text", "value"),
+    [
+        (Setting.STRICT, True, True),
+        (Setting.STRICT, "Off", False),
+        (Setting.DEVICE, "cuda:1", 1),
+        (Setting.DEVICE, 0, 0),
+        (Setting.PLACEMENT, " Layerwise ", "layerwise"),
+        (Setting.HOST, "PINNED", "pinned"),
+    ],
+)
+def test_values_are_read_as_people_write_them(setting: Setting, text: object, value: object) -> None:
+    assert parse_value(setting, text, "here") == value
+
+
+@pytest.mark.parametrize(
+    ("setting", "text", "hint"),
+    [
+        (Setting.PLACEMENT, "layer", "here: “layer” is not a placement; did you mean layerwise"),
+        (Setting.MODE, "fast", "possible: auto, manual, speed, memory"),
+        (Setting.HOST, "pined", "is not a host tier; did you mean pinned"),
+        (Setting.STRICT, "maybe", "write auto, on or off"),
+        (Setting.DEVICE, "second", "as in gpu:1"),
+        (Setting.BUDGET, "lots", "an amount such as 6GB"),
+    ],
+)
+def test_a_wrong_value_says_which_are_right(setting: Setting, text: str, hint: str) -> None:
+    with pytest.raises(PolicyError) as error:
+        parse_value(setting, text, "here")
+    assert hint in str(error.value)
+
+
+@pytest.mark.parametrize("text", [None, "", "auto", " AUTO ", "\n"])
+def test_nothing_and_auto_are_not_set(text: str | None) -> None:
+    assert not is_set(text)
+
+
+@pytest.mark.parametrize("text", ["off", "none", "0", False, 0])
+def test_everything_else_is_set(text: object) -> None:
+    assert is_set(text)
