@@ -106,7 +106,7 @@ def _inputs() -> list[io.Input]:
             default=HostTier.AUTO.value,
             optional=True,
             tooltip="Where the weights of its layers wait. auto: not set here. pinned: page-locked memory, fastest. "
-            "staged: ordinary memory, through a small pinned ring. mapped: the model file, least memory.",
+            "staged: ordinary memory, copied by a thread of its own. mapped: the model file, least memory.",
         ),
         PlacementPolicy.Input(
             "base",

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from ..engine import (
+    FileTier,
     HostTier,
     Lane,
     Ledger,
@@ -24,6 +25,7 @@ from ..engine import (
     can_page_out,
     mapped_weights,
 )
+from ..policy import HostTier as Host
 from ..policy import Placement, format_bytes
 from .attachment import Attachment, account_for_slots, attach, strip
 from .embedding import HostEmbeddings
@@ -133,13 +135,16 @@ class Layerwise:
 
 
 class StreamedToDevice(Layerwise):
-    """The stream backend: layers are copied to the accelerator, their masters stay in memory."""
+    """The stream backend: layers are copied to the accelerator, their masters stay on the host."""
 
-    def __init__(self, handle: Handle, ledger: Ledger, budget: int | None) -> None:
+    def __init__(self, handle: Handle, ledger: Ledger, budget: int | None, host: Host) -> None:
         super().__init__(handle.patcher.model, handle.patcher.load_device, ledger, budget)
+        self._host = host
 
     def _tier(self, model: nn.Module) -> HostTier:
-        return MemoryTier(self._device, packed_weights(model))
+        if self._host is Host.MAPPED:
+            return FileTier(self._device, mapped_weights(model))
+        return MemoryTier(self._device, packed_weights(model), pinned=self._host is Host.PINNED)
 
     def _embeddings(self, patcher: Any) -> HostEmbeddings:
         return HostEmbeddings(patcher.model, self._device)
@@ -148,9 +153,15 @@ class StreamedToDevice(Layerwise):
         account_for_slots(patcher, streamer, max(0, (self._budget or 0) - streamer.footprint))
 
     def _how(self, slot: str) -> str:
+        where = "the model file" if self._host is Host.MAPPED else self._memory()
         return (
-            f"on {self._device} out of slots of {slot}, each copied from memory while the one before it runs"
+            f"on {self._device} out of slots of {slot}, each copied from {where} while the one before it runs"
         )
+
+    def _memory(self) -> str:
+        model = self._model()
+        pinned = packed_weights(model).pinned_bytes if model is not None else 0
+        return f"memory ({format_bytes(pinned)} pinned)" if pinned else "memory"
 
 
 class StreamedFromFile(Layerwise):

@@ -10,6 +10,7 @@ from torch import nn
 
 from ..engine import Ledger, Stack, mapped_weights
 from ..policy import Decision, Placement
+from ..policy import HostTier as Host
 from .backends import COMFYUI, Backend, StreamedFromFile, StreamedToDevice, Untouched
 from .handles import Handle
 
@@ -44,11 +45,13 @@ def _layerwise(
         return _comfyui(handle, "left to ComfyUI, because no repeated layers were found in it")
     if handle.slot == "vae" and handle.value.disable_offload:
         return _comfyui(handle, "left to ComfyUI, which does not allow this VAE to be offloaded")
-    if not _on_cpu(handle):
-        return StreamedToDevice(handle, ledger, decision.budget_bytes)
     model = handle.patcher.model
-    weights = mapped_weights(model)
-    if weights.adopt(_movable(model, stacks), files):
+    if not _on_cpu(handle):
+        host = decision.host_tier or Host.PINNED
+        if host is Host.MAPPED and not mapped_weights(model).adopt(_movable(model, stacks), files):
+            host = Host.STAGED  # the report says where the layers are copied from
+        return StreamedToDevice(handle, ledger, decision.budget_bytes, host)
+    if mapped_weights(model).adopt(_movable(model, stacks), files):
         return StreamedFromFile(handle, ledger)
     named = f"no file that the workflow names ({', '.join(p.name for p in files)})" if files else "no file"
     how = (

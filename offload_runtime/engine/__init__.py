@@ -7,9 +7,10 @@ from .packed import PackedWeights
 from .pages import can_page_out
 from .stacks import Layer, Stack, parameter_bytes, tensor_bytes
 from .streamer import Streamer
-from .tiers import HostTier, MappedTier, MemoryTier
+from .tiers import FileTier, HostTier, MappedTier, MemoryTier
 
 __all__ = [
+    "FileTier",
     "HostTier",
     "Lane",
     "Layer",

@@ -47,12 +47,25 @@ class PackedWeights:
         """Tell whether a copy from a block returns before it is done."""
         return block.data_ptr() in self._pinned
 
-    def pack(self, masters: Sequence[nn.Parameter]) -> None:
-        """Let the weights of one layer view one block: a pinned one, or an ordinary one when none is to be had."""
-        if not masters or self.block(masters) is not None:
+    def pack(self, masters: Sequence[nn.Parameter], *, pinned: bool = True) -> None:
+        """Let the weights of one layer view one block.
+
+        Args:
+            masters: the weights, in the order in which they are copied.
+            pinned: whether the block shall be a pinned one; where none is to be had, it is an ordinary one.
+        """
+        if not masters:
             return
+        before = self.block(masters)
+        if before is not None and (pinned or not self.is_pinned(before)):
+            return
+        old = _addresses(masters)
+        self._move(masters, self._pin(packed_bytes(masters)) if pinned else None)
+        if before is not None:
+            self._drop(old)
+
+    def _move(self, masters: Sequence[nn.Parameter], pinned: torch.Tensor | None) -> None:
         size = packed_bytes(masters)
-        pinned = self._pin(size)
         block = pinned if pinned is not None else torch.empty(size, dtype=torch.uint8)
         for master, place in zip(masters, views_into(block, 0, layout_of(masters)), strict=True):
             with torch.inference_mode():
@@ -70,9 +83,12 @@ class PackedWeights:
         """Drop blocks that no live weight views any more: ComfyUI moved or replaced the weights."""
         addresses = {parameter.data_ptr() for parameter in live}
         for key in [key for key in self._blocks if not addresses.intersection(key)]:
-            block = self._blocks.pop(key)
-            if self._pinned.pop(block.data_ptr(), None) is not None:
-                self._unpin(block)
+            self._drop(key)
+
+    def _drop(self, key: tuple[int, ...]) -> None:
+        block = self._blocks.pop(key)
+        if self._pinned.pop(block.data_ptr(), None) is not None:
+            self._unpin(block)
 
 
 def _unpin_all(blocks: dict[int, torch.Tensor], unpin: Callable[[torch.Tensor], object]) -> None:

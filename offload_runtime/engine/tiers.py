@@ -45,22 +45,24 @@ class MemoryTier:
     Args:
         device: the compute device.
         weights: packs each layer into one block, so that it is copied at once.
+        pinned: whether the blocks shall be pinned.
     """
 
     name = "memory"
     overlaps = True
 
-    def __init__(self, device: torch.device, weights: PackedWeights) -> None:
+    def __init__(self, device: torch.device, weights: PackedWeights, *, pinned: bool = True) -> None:
         self._device = device
         self._weights = weights
+        self._pinned = pinned
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Everything that is not on the compute device yet."""
         return tensor.device != self._device
 
     def pack(self, masters: Sequence[nn.Parameter]) -> None:
-        """Pin them, as far as the budget goes."""
-        self._weights.pack(masters)
+        """Bring them into one block, a pinned one as far as the limit goes."""
+        self._weights.pack(masters, pinned=self._pinned)
 
     def packed(self, masters: Sequence[nn.Parameter]) -> torch.Tensor | None:
         """Return their block."""
@@ -75,6 +77,43 @@ class MemoryTier:
 
     def finish(self, masters: Sequence[nn.Parameter]) -> None:
         """Nothing to do: the masters stay."""
+
+
+class FileTier:
+    """Masters in the safetensors file, for a compute device with memory of its own: copied straight from there.
+
+    Args:
+        device: the compute device.
+        weights: which weights view their file.
+    """
+
+    name = "file"
+    overlaps = True
+
+    def __init__(self, device: torch.device, weights: MappedWeights) -> None:
+        self._device = device
+        self._weights = weights
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Everything that is not on the compute device yet."""
+        return tensor.device != self._device
+
+    def pack(self, masters: Sequence[nn.Parameter]) -> None:
+        """Nothing to do: packing would bring the file into memory."""
+
+    def packed(self, masters: Sequence[nn.Parameter]) -> torch.Tensor | None:
+        """A file's tensors are not in slot layout."""
+        return None
+
+    def holds_the_host(self, block: torch.Tensor | None) -> bool:
+        """Pages of a file are not pinned."""
+        return True
+
+    def expect(self, masters: Sequence[nn.Parameter]) -> None:
+        """Nothing to do: the copy itself is made ahead."""
+
+    def finish(self, masters: Sequence[nn.Parameter]) -> None:
+        """Nothing to do: a copy in the background may not have read the pages yet, and the system may drop them."""
 
 
 class MappedTier:

@@ -40,8 +40,8 @@ class Mode(_Word):
 class HostTier(_Word):
     """Where the masters of streamed layers wait.
 
-    `pinned`: page-locked memory, one copy to the device. `staged`: ordinary memory, copied through a small
-    pinned ring. `mapped`: the model file itself.
+    `pinned`: page-locked memory, one copy to the device. `staged`: ordinary memory, copied by a
+    thread of its own. `mapped`: the model file itself.
     """
 
     AUTO = "auto"

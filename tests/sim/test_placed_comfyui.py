@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -197,3 +198,28 @@ def test_after_everything_the_card_is_empty_and_no_pinned_memory_is_left(
     del clip
     gc.collect()
     assert pinned == comfy.mm.TOTAL_PINNED_MEMORY
+
+
+@pytest.mark.parametrize("host", ["pinned", "staged", "mapped"])
+def test_the_host_tier_that_was_asked_for_is_the_one_that_layers_come_from(
+    comfy: ComfyUI, tmp_path: Path, host: str
+) -> None:
+    from safetensors.torch import save_file
+
+    from offload_runtime.adapter import Placements, apply_policy
+    from offload_runtime.policy import Policy, Source, SourceKind
+
+    expected = comfy_models.encode(comfy_models.clip_l(comfy, CPU))[0]
+    comfy.sim.cap = BIG
+    clip = comfy_models.clip_l(comfy)
+    file = tmp_path / "clip.safetensors"
+    save_file({name: t.clone() for name, t in clip.cond_stage_model.state_dict().items()}, file)
+    source = Source(SourceKind.OVERRIDE, "Set Placement, node 1")
+    wish = Policy.for_component(source, "text_encoder", placement="layerwise", host=host)
+    out, placements = apply_policy(wish, {"clip": clip}, {"clip": [file]}, Placements())
+    for _ in range(2):
+        assert torch.equal(comfy_models.encode(out["clip"])[0], expected)
+    row = placements.placed[0].row()
+    assert {"pinned": "pinned)", "staged": "from memory while", "mapped": "the model file"}[host] in row.how
+    assert (comfy.mm.TOTAL_PINNED_MEMORY > 20 * MIB) == (host == "pinned")
+    assert (row.tiers.get("file", 0) > 20 * MIB) == (host == "mapped")

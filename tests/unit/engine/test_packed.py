@@ -1,0 +1,104 @@
+"""Masters in one block per layer: the same objects, the same values, nothing stale, pins given back."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from offload_runtime.engine import PackedWeights
+
+
+class Pins:
+    """Stands in for pinned memory, and counts it."""
+
+    def __init__(self, limit: int = 1 << 30) -> None:
+        self.limit = limit
+        self.blocks: list[torch.Tensor] = []
+
+    def pin(self, size: int) -> torch.Tensor | None:
+        if sum(b.nbytes for b in self.blocks) + size > self.limit:
+            return None
+        self.blocks.append(torch.empty(size, dtype=torch.uint8))
+        return self.blocks[-1]
+
+    def unpin(self, block: torch.Tensor) -> None:
+        self.blocks = [other for other in self.blocks if other is not block]
+
+
+@pytest.fixture
+def layer() -> list[nn.Parameter]:
+    torch.manual_seed(0)
+    shapes = [(8, 4), (4,), (3, 5, 7)]
+    return [nn.Parameter(torch.randn(shape), requires_grad=False) for shape in shapes]
+
+
+def test_packed_weights_are_the_same_objects_with_the_same_values_in_one_block(
+    layer: list[nn.Parameter],
+) -> None:
+    values = [p.clone() for p in layer]
+    packed = PackedWeights(Pins().pin)
+    packed.pack(layer)
+    block = packed.block(layer)
+    assert block is not None
+    assert packed.is_pinned(block)
+    assert all(torch.equal(p, v) for p, v in zip(layer, values, strict=True))
+    low, high = block.data_ptr(), block.data_ptr() + block.nbytes
+    assert all(low <= p.data_ptr() < high for p in layer)
+
+
+def test_a_write_into_a_weight_is_a_write_into_the_block(layer: list[nn.Parameter]) -> None:
+    packed = PackedWeights(Pins().pin)
+    packed.pack(layer)
+    block = packed.block(layer)
+    assert block is not None
+    before = block.clone()
+    layer[1].fill_(7)
+    assert not torch.equal(block, before)
+
+
+def test_a_replaced_weight_is_no_part_of_the_block(layer: list[nn.Parameter]) -> None:
+    packed = PackedWeights(Pins().pin)
+    packed.pack(layer)
+    assert packed.block([layer[0], nn.Parameter(layer[1].clone(), requires_grad=False), layer[2]]) is None
+    assert packed.block(layer[:2]) is None
+
+
+def test_without_room_to_pin_the_block_is_an_ordinary_one(layer: list[nn.Parameter]) -> None:
+    packed = PackedWeights(Pins(limit=0).pin)
+    packed.pack(layer)
+    block = packed.block(layer)
+    assert block is not None
+    assert not packed.is_pinned(block)
+
+
+def test_a_wish_for_ordinary_memory_gives_the_pins_back(layer: list[nn.Parameter]) -> None:
+    pins = Pins()
+    packed = PackedWeights(pins.pin, pins.unpin)
+    packed.pack(layer)
+    assert len(pins.blocks) == 1
+    values = [p.clone() for p in layer]
+    packed.pack(layer, pinned=False)
+    assert pins.blocks == []
+    assert packed.pinned_bytes == 0
+    assert all(torch.equal(p, v) for p, v in zip(layer, values, strict=True))
+
+
+def test_packing_again_takes_nothing_more(layer: list[nn.Parameter]) -> None:
+    pins = Pins()
+    packed = PackedWeights(pins.pin, pins.unpin)
+    for _ in range(3):
+        packed.pack(layer)
+    assert len(pins.blocks) == 1
+
+
+def test_blocks_that_nobody_views_and_the_end_of_it_all_give_the_pins_back(layer: list[nn.Parameter]) -> None:
+    pins = Pins()
+    packed = PackedWeights(pins.pin, pins.unpin)
+    packed.pack(layer)
+    other = [nn.Parameter(torch.randn(4, 4), requires_grad=False)]
+    packed.pack(other)
+    packed.forget(other)
+    assert len(pins.blocks) == 1
+    del packed
+    assert pins.blocks == []
