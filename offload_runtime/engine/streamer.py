@@ -71,7 +71,8 @@ class Streamer:
     def __init__(
         self, stacks: Sequence[Stack], lane: Lane, tier: HostTier, ledger: Ledger, budget: int | None = None
     ) -> None:
-        self._layers = tuple(stack_layers(stacks))
+        self._layers = tuple(layer for layer in stack_layers(stacks) if not _is_compiled(layer))
+        self._prefixes = tuple(f"{layer.name}." for layer in self._layers)
         # Where the weights are looked up when a layer runs: walking its modules every time would cost more.
         self._entries = [list(_entries(layer.module)) for layer in self._layers]
         self._lane = lane
@@ -92,13 +93,8 @@ class Streamer:
 
     @property
     def footprint(self) -> int:
-        """The device memory that the slots take while the component is loaded: the largest two neighbours."""
-        sizes = [packed_bytes(_movable(layer)) for layer in self._layers]
-        largest = max(sizes, default=0)
-        if not self._tier.overlaps:
-            return largest
-        pair = largest_neighbours(sizes)
-        return max(largest, pair if self._budget is None else min(pair, self._budget))
+        """The most that the slots take while the component is loaded: the largest two neighbours."""
+        return self._capacity([packed_bytes(_streamable(layer)) for layer in self._layers])
 
     def install(self, *, volatile: bool = False) -> None:
         """Wrap every layer's `forward`, in place of another streamer's wrapper if there is one.
@@ -127,14 +123,25 @@ class Streamer:
         """Return how many layers run through this streamer now, read back from the layers."""
         return sum(wrapped_by(layer.module, self) for layer in self._layers)
 
+    def streams(self, name: str) -> bool:
+        """Tell whether the parameter of this name belongs to one of the layers."""
+        return name.startswith(self._prefixes)
+
     def pack(self) -> None:
         """Bring the masters of every layer into the form that copies fastest."""
+        packed: set[int] = set()
         for index in range(len(self._layers)):
-            self._tier.pack(_masters(self._exchanges(index)))
+            masters = _masters(self._exchanges(index))
+            # A weight that an earlier layer uses, too, is in that layer's block, and can only be in one.
+            if packed.isdisjoint(map(id, masters)):
+                self._tier.pack(masters)
+            packed.update(map(id, masters))
 
     def allocate(self) -> None:
-        """Take the slots' memory now, so that nobody else plans with it."""
-        self._ensure_slots(self.footprint)
+        """Take the slots' memory now, so that nobody else plans with it: as much as the streamed layers need."""
+        needed = self._capacity(self._sizes())
+        if needed:
+            self._ensure_slots(needed)
 
     def free(self) -> int:
         """Give the slots' memory back and return how many bytes that were."""
@@ -231,16 +238,26 @@ class Streamer:
     def _ensure_slots(self, capacity: int) -> None:
         if self._slots is None or self._slots.capacity < capacity:
             self.free()
-            self._slots = Slots(max(capacity, self.footprint), self._lane.device)
+            self._slots = Slots(max(capacity, self._capacity(self._sizes())), self._lane.device)
             self._ledger.record_slots(self._slots.capacity)
             # The memory may be what compute has just given back, and is still working on.
             self._leaving = [(Region(0, self._slots.capacity), self._lane.mark())]
             self._begin_schedule()
 
     def _begin_schedule(self) -> None:
-        sizes = [packed_bytes(_masters(self._exchanges(index))) for index in range(len(self._layers))]
-        self._schedule = Schedule(self.slot_bytes, sizes)
+        self._schedule = Schedule(self.slot_bytes, self._sizes())
         self._schedule.expect(self._trace.expected)
+
+    def _sizes(self) -> list[int]:
+        """Return what each layer takes in the slots now; resident weights take nothing."""
+        return [packed_bytes(_masters(self._exchanges(index))) for index in range(len(self._layers))]
+
+    def _capacity(self, sizes: Sequence[int]) -> int:
+        largest = max(sizes, default=0)
+        if not self._tier.overlaps:
+            return largest
+        pair = largest_neighbours(sizes)
+        return max(largest, pair if self._budget is None else min(pair, self._budget))
 
     def _forget_slots(self) -> None:
         """Drop what the slots hold. Between two uses anybody may write the masters: no copy reads them then."""
@@ -260,8 +277,18 @@ class Streamer:
         ]
 
 
-def _movable(layer: Layer) -> list[nn.Parameter]:
-    return [parameter for parameter in layer.module.parameters() if why_unmovable(parameter) is None]
+def _streamable(layer: Layer) -> list[nn.Parameter]:
+    """Return the weights that are streamed when they are on the host, wherever they are now."""
+    return [
+        parameter
+        for parameter in layer.module.parameters()
+        if parameter.device.type not in ("cpu", "meta") or why_unmovable(parameter) is None
+    ]
+
+
+def _is_compiled(layer: Layer) -> bool:
+    """Tell whether `torch.compile` made it: that guards its weights, and would compile anew for other ones."""
+    return "_orig_mod" in layer.name.split(".") or hasattr(layer.module.forward, "_torchdynamo_orig_callable")
 
 
 def _masters(exchanges: Sequence[_Exchange]) -> list[nn.Parameter]:
