@@ -12,6 +12,7 @@ from ..engine import Ledger, Stack, parameter_bytes
 from ..policy import ComponentFacts, Policy, resolve
 from . import hardware
 from .attachment import strip
+from .backends import trace_of
 from .choose import choose_backend
 from .handles import Handle, open_handle
 from .placed import Placed, Placements
@@ -72,5 +73,6 @@ def _component_facts(handle: Handle, stacks: tuple[Stack, ...]) -> ComponentFact
         layer_bytes=sum(stack.bytes for stack in stacks),
         largest_layer=max((layer.bytes for stack in stacks for layer in stack.layers), default=0),
         on_cpu=mm.is_device_cpu(handle.patcher.load_device),
+        passes=trace_of(model).passes,
         movable=handle.slot != "vae" or not handle.value.disable_offload,
     )

@@ -22,6 +22,7 @@ from ..engine import (
     MemoryTier,
     Stack,
     Streamer,
+    Trace,
     can_page_out,
     mapped_weights,
 )
@@ -42,6 +43,14 @@ _lanes: weakref.WeakValueDictionary[torch.device, Lane] = weakref.WeakValueDicti
 def lane_to(device: torch.device) -> Lane:
     """Return the one lane to a device, shared by everything that streams there."""
     return _lanes.setdefault(device, Lane(device))
+
+
+_traces: weakref.WeakKeyDictionary[nn.Module, Trace] = weakref.WeakKeyDictionary()
+
+
+def trace_of(model: nn.Module) -> Trace:
+    """Return the trace of a model's last use, shared by all its clones: they run the same layers."""
+    return _traces.setdefault(model, Trace())
 
 
 class Applied(NamedTuple):
@@ -104,7 +113,8 @@ class Layerwise:
             strip(patcher)  # a copy of the model for another device: ComfyUI's
             return
         self._layers = sum(len(stack.layers) for stack in stacks)
-        streamer = Streamer(stacks, lane_to(self._device), self._tier(model), self._ledger, self._budget)
+        lane, tier, trace = lane_to(self._device), self._tier(model), trace_of(model)
+        streamer = Streamer(stacks, lane, tier, self._ledger, self._budget, trace)
         attachment = Attachment(streamer, self._embeddings(patcher))
         attach(patcher, attachment, lambda old, new: self.attach(new, stacks))
         self._attachments.add(attachment)

@@ -8,6 +8,7 @@ from .pages import can_page_out
 from .stacks import Layer, Stack, parameter_bytes, tensor_bytes
 from .streamer import Streamer
 from .tiers import FileTier, HostTier, MappedTier, MemoryTier
+from .trace import Trace
 
 __all__ = [
     "FileTier",
@@ -21,6 +22,7 @@ __all__ = [
     "PackedWeights",
     "Stack",
     "Streamer",
+    "Trace",
     "can_page_out",
     "mapped_weights",
     "parameter_bytes",

@@ -66,10 +66,17 @@ class Streamer:
         tier: where the masters live.
         ledger: counts what is done.
         budget: bytes that the slots may take; one layer is always let in.
+        trace: the order of the last use, where it is known already.
     """
 
     def __init__(
-        self, stacks: Sequence[Stack], lane: Lane, tier: HostTier, ledger: Ledger, budget: int | None = None
+        self,
+        stacks: Sequence[Stack],
+        lane: Lane,
+        tier: HostTier,
+        ledger: Ledger,
+        budget: int | None = None,
+        trace: Trace | None = None,
     ) -> None:
         self._layers = tuple(layer for layer in stack_layers(stacks) if not _is_compiled(layer))
         self._prefixes = tuple(f"{layer.name}." for layer in self._layers)
@@ -79,7 +86,7 @@ class Streamer:
         self._tier = tier
         self._ledger = ledger
         self._budget = budget
-        self._trace = Trace(range(len(self._layers)))
+        self._trace = trace or Trace()
         self._volatile = False
         self._slots: Slots | None = None
         self._schedule = Schedule(0, [])
@@ -104,7 +111,7 @@ class Streamer:
                 copied before it is needed, nor be kept.
         """
         self._volatile = volatile
-        self._trace.begin_use()
+        self._trace.begin_use(range(len(self._layers)))
         self._forget_slots()
         for index, layer in enumerate(self._layers):
             if not wrapped_by(layer.module, self):

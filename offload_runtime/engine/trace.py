@@ -6,28 +6,32 @@ wrong prediction costs one wait, and the trace falls in with what really runs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 LONGEST = 1 << 16
 """Layer runs remembered of one use; a longer one repeats itself, so its beginning predicts the rest."""
 
 
 class Trace:
-    """Records layer indices and predicts the next ones.
+    """Records layer indices and predicts the next ones."""
 
-    Args:
-        expected: the order to predict before anything has run, such as registration order.
-    """
-
-    def __init__(self, expected: Sequence[int]) -> None:
-        self._last = list(expected)
+    def __init__(self) -> None:
+        self._last: list[int] = []
         self._now: list[int] = []
+        self._used = False  # whether the last use was one, and not the order to begin with
         self._cursor = -1  # where in the last use the current one is
 
-    def begin_use(self) -> None:
-        """Take what was recorded as the prediction from here on."""
+    def begin_use(self, otherwise: Iterable[int]) -> None:
+        """Take what was recorded as the prediction from here on.
+
+        Args:
+            otherwise: the order to predict when nothing has run yet, such as registration order.
+        """
         if self._now:
-            self._last = self._now
+            self._last, self._used = self._now, True
+        elif not self._used:
+            self._last = list(otherwise)
         self._now, self._cursor = [], -1
 
     def record(self, layer: int) -> int:
@@ -36,6 +40,12 @@ class Trace:
             self._now.append(layer)
         self._cursor = self._find(layer)
         return self._cursor
+
+    @property
+    def passes(self) -> int | None:
+        """How often the layer that ran most ran in the last use; None before the first one."""
+        ran = self._now or (self._last if self._used else [])
+        return max(Counter(ran).values(), default=None)
 
     @property
     def expected(self) -> Sequence[int]:

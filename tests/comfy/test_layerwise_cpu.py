@@ -201,3 +201,14 @@ def test_a_placed_object_dies_with_its_last_reference(family: models.Family, tmp
     gc.collect()
     assert model() is None, "a kept report keeps no model"
     assert placements.report().rows[0].component, "a kept report still reads"
+
+
+def test_how_often_the_layers_ran_is_known_to_the_next_decision(tmp_path: Path) -> None:
+    """A tiled decode repeats the layers: streaming would copy them again and again."""
+    value = models.vae()
+    placed = place(models.FAMILIES["vae"], value, policy("layerwise"), tmp_path)
+    assert placed.placements.placed[0].facts.passes is None
+    with torch.inference_mode():
+        placed.value.decode_tiled(torch.zeros(1, 4, 32, 32), tile_x=16, tile_y=16, overlap=4)
+    again = place(models.FAMILIES["vae"], value, policy("layerwise"))
+    assert (again.placements.placed[0].facts.passes or 0) > 4
