@@ -26,25 +26,24 @@ def find_stacks(model: nn.Module) -> tuple[Stack, ...]:
     MLP, which is too small to be worth moving on its own.
     """
     stacks = _all_stacks(model)
-    return () if _why_unsafe(model, stacks) else stacks
+    return () if _why_unsafe(stacks) else stacks
 
 
 def why_left_alone(model: nn.Module) -> str | None:
     """Return why a model has no stacks, as the end of a sentence, or None when it has."""
     stacks = _all_stacks(model)
-    return _why_unsafe(model, stacks) or (None if stacks else "no repeated layers were found in it")
+    return _why_unsafe(stacks) or (None if stacks else "no repeated layers were found in it")
 
 
 def _all_stacks(model: nn.Module) -> tuple[Stack, ...]:
     return tuple(stack for name, child in model.named_children() for stack in _stacks_below(name, child))
 
 
-def _why_unsafe(model: nn.Module, stacks: Sequence[Stack]) -> str | None:
-    for name, module in model.named_modules():
-        if is_parametrized(module):
-            return f"it computes weights out of others (`{name}`), which ComfyUI needs to have on the device whole"
+def _why_unsafe(stacks: Sequence[Stack]) -> str | None:
     for layer in stack_layers(stacks):
         for name, module in layer.module.named_modules(prefix=layer.name):
+            if is_parametrized(module):
+                return f"`{name}` computes its weights out of others, which only works with the whole model loaded"
             if _is_torchs_own(module) and any(True for _ in module.buffers(recurse=False)):
                 return f"`{name}` keeps statistics beside its weights, which only move with the whole model"
     return None

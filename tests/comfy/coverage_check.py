@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
@@ -16,13 +16,15 @@ from unittest import mock
 import torch
 from torch import nn
 
-from offload_runtime.adapter.structure import find_stacks
 from offload_runtime.engine import Lane, Ledger, Stack, Streamer, parameter_bytes
 from offload_runtime.engine.slots import layout_of, packed_bytes, views_into, why_unmovable
 from offload_runtime.engine.stacks import stack_layers
 
+Shrink = Callable[[], Iterable[AbstractContextManager[Any]]]
+"""Makes the patches for sizes that no argument reaches."""
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class Case:
     """One model family.
 
@@ -69,6 +71,15 @@ def smaller(owner: str, name: str, **sizes: Any) -> AbstractContextManager[Any]:
     module = importlib.import_module(owner)
     cls = getattr(module, name)
     return mock.patch.object(module, name, lambda *args, **given: cls(*args, **{**given, **sizes}))
+
+
+@contextmanager
+def all_of(patches: Iterable[AbstractContextManager[Any]]) -> Iterator[None]:
+    """Enter several patches at once."""
+    with ExitStack() as stack:
+        for patch in patches:
+            stack.enter_context(patch)
+        yield
 
 
 def build(case: Case) -> nn.Module:
@@ -218,11 +229,6 @@ def faults_of_structure(model: nn.Module, stacks: Sequence[Stack]) -> list[str]:
 def share_in_layers(model: nn.Module, stacks: Sequence[Stack]) -> float:
     """Return which part of the weights' bytes lies in layers."""
     return sum(layer.bytes for layer in stack_layers(stacks)) / parameter_bytes(model)
-
-
-def stacks_of(model: nn.Module) -> tuple[Stack, ...]:
-    """Find the stacks, as placing a component does."""
-    return find_stacks(model)
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
 import torch
-from coverage_check import Case, smaller
+from coverage_check import Case, Shrink, all_of, smaller
 from torch import nn
 
 TE = "comfy.text_encoders"
@@ -35,8 +35,6 @@ BERT = {
 }
 LLAMA = {**BERT, "num_hidden_layers": 4, "num_key_value_heads": 1}
 QWEN3VL = {"hidden_size": 32, "intermediate_size": 64, "depth": 3, "deepstack_visual_indexes": [0, 1, 2]}
-
-Shrink = Callable[[], Sequence[AbstractContextManager[Any]]]
 
 
 class Prompt(defaultdict[str, list[list[tuple[Any, float]]]]):
@@ -92,6 +90,7 @@ def text(
     shrink: Shrink = list,
     cls: Callable[[Any], Any] = lambda found: found,
     model_options: dict[str, Any] | None = None,
+    after: Callable[[nn.Module], object] = lambda model: None,
     note: str = "",
     **options: Any,
 ) -> Case:
@@ -102,6 +101,7 @@ def text(
         shrink: patches for sizes that no configuration reaches.
         cls: makes the class out of what `needs` names, where a function does that.
         model_options: more that makes it tiny.
+        after: called with the model when it has been made.
         options: further arguments of the class.
     """
     module, name = needs.split(":")
@@ -109,12 +109,11 @@ def text(
     def build(device: str, sizes: dict[str, Any]) -> nn.Module:
         found = cls(getattr(importlib.import_module(module), name))
         made: nn.Module = found(device=device, dtype=torch.float16, model_options=sizes, **options)
+        after(made)
         return made
 
     def make() -> nn.Module:
-        with ExitStack() as stack:
-            for patch in shrink():
-                stack.enter_context(patch)
+        with all_of(shrink()):
             sizes = {f"{key}_model_config": config for key, config in tiny.items()}
             return build("cpu", sizes | (model_options or {}))
 

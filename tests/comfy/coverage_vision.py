@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import comfy
 import torch
 from coverage_check import Case, ramp
 from torch import nn
@@ -75,9 +74,18 @@ CASES = [
     image("CLIP ViT-H/14", PROJECTION, "clip_vision_config_h.json"),
     image("CLIP ViT-bigG/14", PROJECTION, "clip_vision_config_g.json"),
     image("SigLIP SO400M/14 (384)", PROJECTION, "clip_vision_siglip_384.json"),
-    image("SigLIP 2 NaFlex", "comfy.clip_model:Siglip2Embeddings", "clip_vision_siglip2_base_naflex.json", NAFLEX),
-    image("DINOv2 large", "comfy.image_encoders.dino2:Dinov2Model", "image_encoders/dino2_large.json", VIT, 518),
-    image("DINOv2 giant", "comfy.image_encoders.dino2:Dinov2Model", "image_encoders/dino2_giant.json", VIT, 518),
+    image(
+        "SigLIP 2 NaFlex",
+        "comfy.clip_model:Siglip2Embeddings",
+        "clip_vision_siglip2_base_naflex.json",
+        NAFLEX,
+    ),
+    image(
+        "DINOv2 large", "comfy.image_encoders.dino2:Dinov2Model", "image_encoders/dino2_large.json", VIT, 518
+    ),
+    image(
+        "DINOv2 giant", "comfy.image_encoders.dino2:Dinov2Model", "image_encoders/dino2_giant.json", VIT, 518
+    ),
     image("DINOv3 large", "comfy.image_encoders.dino3:DINOv3ViTModel", "image_encoders/dino3_large.json"),
     audio(
         "wav2vec 2 large",
