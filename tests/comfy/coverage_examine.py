@@ -24,8 +24,6 @@ from offload_runtime.adapter.structure import find_stacks, why_left_alone
 from offload_runtime.engine import Stack
 from offload_runtime.engine.stacks import stack_layers
 
-IDLE = "not in this use"
-
 
 @dataclass
 class Finding:
@@ -92,7 +90,7 @@ def _row(case: Case, model: nn.Module, stacks: Sequence[Stack], order: str) -> R
         stacks = find_stacks(shown)
     layers = ", ".join(f"{_short(stack.name)} ({len(stack.layers)})" for stack in stacks)
     share = f"{share_in_layers(shown, stacks):.0%}"
-    notes = [case.note, *(f"{prefix}: {why}" for prefix, why in case.idle.items())]
+    notes = [case.note, *(f"{_short(prefix)}: {why}" for prefix, why in case.idle.items())]
     return Row(
         case.kind,
         case.family,
@@ -113,21 +111,21 @@ def _short(name: str) -> str:
 
 
 def describe_order(stacks: Sequence[Stack], order: Sequence[int]) -> str:
-    """Say in which order layers ran, against the order in which they are registered."""
+    """Say in which order layers ran, against the order in which they are registered; idle stacks have a note."""
     start, said = 0, {}
     for stack in stacks:
         indices = range(start, start + len(stack.layers))
-        said[_short(stack.name)] = _describe(stack, [i - start for i in order if i in indices])
+        ran = [i - start for i in order if i in indices]
+        if ran:
+            said[_short(stack.name)] = _describe(stack, ran)
         start += len(stack.layers)
-    words = [how for how in said.values() if how != IDLE]
+    words = list(said.values())
     most = max(dict.fromkeys(words), key=words.count)
     others = [f"{name} {how}" for name, how in said.items() if how != most]
     return "; ".join(filter(None, (most, ", ".join(others))))
 
 
 def _describe(stack: Stack, ran: Sequence[int]) -> str:
-    if not ran:
-        return IDLE
     first = list(dict.fromkeys(ran))
     groups = [stack.layers[i].name.removeprefix(f"{stack.name}.").split(".")[0] for i in first]
     if first == sorted(first):
