@@ -18,7 +18,7 @@ def dit(
     needs: str,
     run: Callable[[Any], Any],
     tiny: Sizes,
-    real: Sizes | None = None,
+    real: Sizes,
     params: str | None = None,
     shrink: Shrink = list,
     **more: Any,
@@ -29,33 +29,34 @@ def dit(
         run: uses it as `BaseModel.apply_model` does.
         params: dataclass of its arguments; a version may know fewer of them.
     """
-    module, name = needs.split(":")
-
-    def build(device: str, sizes: Sizes) -> nn.Module:
-        import comfy.ops
-
-        found = importlib.import_module(module)
-        known = getattr(found, params).__dataclass_fields__ if params else sizes
-        root = nn.Module()  # as in `BaseModel`
-        root.diffusion_model = getattr(found, name)(
-            **{key: value for key, value in sizes.items() if key in known},
-            dtype=torch.float32,
-            device=device,
-            operations=comfy.ops.manual_cast,
-        )
-        return root
 
     def make() -> nn.Module:
         with all_of(shrink()):
-            return build("cpu", tiny)
+            return make_base_model(needs, "cpu", tiny, params)
 
-    make_real = None if real is None else lambda: build("meta", real)
     return Case(
-        "diffusion model",
-        family,
-        needs,
-        make,
-        lambda root: run(root.diffusion_model),
-        make_real,
+        kind="diffusion model",
+        family=family,
+        needs=needs,
+        make=make,
+        run=lambda root: run(root.diffusion_model),
+        real=lambda: make_base_model(needs, "meta", real, params),
         **more,
     )
+
+
+def make_base_model(needs: str, device: str, sizes: Sizes, params: str | None) -> nn.Module:
+    """Return a module that holds a diffusion model as `BaseModel` does."""
+    import comfy.ops
+
+    module, name = needs.split(":")
+    found = importlib.import_module(module)
+    known = getattr(found, params).__dataclass_fields__ if params else sizes
+    root = nn.Module()
+    root.diffusion_model = getattr(found, name)(
+        **{key: value for key, value in sizes.items() if key in known},
+        dtype=torch.float32,
+        device=device,
+        operations=comfy.ops.manual_cast,
+    )
+    return root

@@ -84,9 +84,9 @@ def _idle(case: Case, stacks: Sequence[Stack], order: Sequence[int]) -> list[str
 
 
 def _row(case: Case, model: nn.Module, stacks: Sequence[Stack], order: str) -> Row:
-    mark, shown = "*", model
+    shown = model
     if case.real is not None:
-        mark, shown = "", case.real()
+        shown = case.real()
         stacks = find_stacks(shown)
     layers = ", ".join(f"{_short(stack.name)} ({len(stack.layers)})" for stack in stacks)
     share = f"{share_in_layers(shown, stacks):.0%}"
@@ -95,8 +95,8 @@ def _row(case: Case, model: nn.Module, stacks: Sequence[Stack], order: str) -> R
         case.kind,
         case.family,
         _class_of(model),
-        layers + mark,
-        share + mark,
+        layers,
+        share,
         order,
         "; ".join(filter(None, notes)),
     )

@@ -84,8 +84,8 @@ def speaking() -> Prompt:
     prompt = Prompt()
     prompt["lm_metadata"] = {
         "generate_audio_codes": True,
-        "min_tokens": 1,
-        "max_tokens": 2,
+        "min_tokens": 3,
+        "max_tokens": 3,
         "seed": 0,
         "cfg_scale": 2.0,
         "temperature": 0.8,
@@ -288,7 +288,7 @@ CASES = [
             f"{TE}.gemma4.Gemma4Config", vision_config=GEMMA4_VISION, audio_config=GEMMA4_AUDIO
         ),
         cls=lambda make: make(model_class=of_module("gemma4", "Gemma4_E4B")),
-        note=SEES,
+        note="its vision and audio layers run when an image or a sound is embedded",
     ),
     text(
         "GPT-OSS 20B (Lens)",
@@ -313,12 +313,14 @@ CASES = [
         f"{TE}.ace15:ACE15TEModel",
         {"": NO_VOCAB},
         prompt=speaking,
+        note="the 2B one runs once per audio code that it writes",
         lm_model="qwen3_2b",
     ),
     text(
         "Qwen3 8B (MiniMax Music 3)",
         f"{TE}.minimax_music:MiniMaxMusic3TEModel",
         {},
+        note="runs once per frame of music that it writes",
         prompt=singing,
         shrink=lambda: [
             mock.patch.dict(

@@ -14,9 +14,9 @@ HEADER = """# Coverage
 Generated from the test run by `python -m scripts.refresh_coverage`; do not edit.
 
 Each family is built tiny from its ComfyUI class with random weights and used as ComfyUI uses it, once resident and
-twice with its layers streamed. The results are equal bit for bit, every layer listed is called, and no weight of a
-layer is read while that layer does not run. Layer counts and shares are those of the released geometry; `*` marks
-the tiny one, where that is not to be had.
+twice with its layers streamed. The results are equal bit for bit, every layer is called unless the notes say
+otherwise, and no weight of a layer is read while that layer does not run. Layer counts and shares are those of the
+released geometry.
 
 """
 COLUMNS = ("family", "class", "stacks (layers)", "share of weights", "order", "ComfyUI", "notes")

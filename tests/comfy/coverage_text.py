@@ -48,9 +48,9 @@ class Prompt(defaultdict[str, list[list[tuple[Any, float]]]]):
         return key != "sam3_per_prompt"
 
 
-def picture(side: int = 64) -> Prompt:
+def picture() -> Prompt:
     """Return a prompt with an image in it."""
-    image = torch.linspace(0, 1, side * side * 3).reshape(1, side, side, 3)
+    image = torch.linspace(0, 1, 64 * 64 * 3).reshape(1, 64, 64, 3)
     return Prompt({"type": "image", "data": image, "original_type": "image"})
 
 
@@ -88,34 +88,23 @@ def text(
     *,
     prompt: Callable[[], Prompt] = Prompt,
     shrink: Shrink = list,
-    cls: Callable[[Any], Any] = lambda found: found,
     model_options: dict[str, Any] | None = None,
-    after: Callable[[nn.Module], object] = lambda model: None,
     note: str = "",
-    **options: Any,
+    **how: Any,
 ) -> Case:
     """Describe a text encoder whose class takes ComfyUI's usual arguments.
 
     Args:
         tiny: name of an encoder → what differs from its real configuration.
         shrink: patches for sizes that no configuration reaches.
-        cls: makes the class out of what `needs` names, where a function does that.
         model_options: more that makes it tiny.
-        after: called with the model when it has been made.
-        options: further arguments of the class.
+        how: what `make_encoder` shall do besides.
     """
-    module, name = needs.split(":")
-
-    def build(device: str, sizes: dict[str, Any]) -> nn.Module:
-        found = cls(getattr(importlib.import_module(module), name))
-        made: nn.Module = found(device=device, dtype=torch.float16, model_options=sizes, **options)
-        after(made)
-        return made
 
     def make() -> nn.Module:
         with all_of(shrink()):
             sizes = {f"{key}_model_config": config for key, config in tiny.items()}
-            return build("cpu", sizes | (model_options or {}))
+            return make_encoder(needs, "cpu", sizes | (model_options or {}), **how)
 
     return Case(
         kind="text encoder",
@@ -123,6 +112,29 @@ def text(
         needs=needs,
         make=make,
         run=lambda model: encode(model, prompt()),
-        real=lambda: build("meta", {}),
+        real=lambda: make_encoder(needs, "meta", {}, **how),
         note=note,
     )
+
+
+def make_encoder(
+    needs: str,
+    device: str,
+    model_options: dict[str, Any],
+    *,
+    cls: Callable[[Any], Any] = lambda found: found,
+    after: Callable[[nn.Module], object] = lambda model: None,
+    **arguments: Any,
+) -> nn.Module:
+    """Make a text encoder in half precision.
+
+    Args:
+        cls: makes the class out of what `needs` names, where a function does that.
+        after: called with the model when it has been made.
+        arguments: further ones of the class.
+    """
+    module, name = needs.split(":")
+    found = cls(getattr(importlib.import_module(module), name))
+    model: nn.Module = found(device=device, dtype=torch.float16, model_options=model_options, **arguments)
+    after(model)
+    return model
