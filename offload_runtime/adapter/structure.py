@@ -2,38 +2,104 @@
 
 Which element is called differs by family: a decoder's `up[i]` is a bare container that nobody calls, and a
 UNet walks its `TimestepEmbedSequential` with a function. So a unit is the first module on the way down that
-is called.
+is called. `docs/coverage.md` says what is found in which family; the test that writes it runs them all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from ..engine import Layer, Stack
+from ..engine.stacks import stack_layers
 
 _WALKED_BY_A_FUNCTION = frozenset({"TimestepEmbedSequential"})
 """Containers that have a `forward` nobody calls: their children are called one by one instead."""
 
 
 def find_stacks(model: nn.Module) -> tuple[Stack, ...]:
-    """Return the stacks of a model in registration order; empty when it has no repeated layers.
+    """Return the stacks of a model in registration order; empty when it is better left alone.
 
     A stack has at least two layers with weights, and not only single operations: two `Linear` in a row are an
-    MLP, which is too small to be worth moving on its own.
+    MLP, which is too small to be worth moving on its own. What lies beside the stacks is ComfyUI's to bring to
+    the device, operation by operation; an operation that it cannot bring is a stack of its own.
     """
+    stacks = _repeated(model)
+    if not stacks or _why_unsafe(model, stacks):
+        return ()
+    return stacks + tuple(_beyond_comfyui(model, stacks))
+
+
+def why_left_alone(model: nn.Module) -> str | None:
+    """Return why a model has no stacks, as the end of a sentence, or None when it has."""
+    stacks = _repeated(model)
+    return _why_unsafe(model, stacks) if stacks else "no repeated layers were found in it"
+
+
+def _repeated(model: nn.Module) -> tuple[Stack, ...]:
     return tuple(stack for name, child in model.named_children() for stack in _stacks_below(name, child))
 
 
+def _why_unsafe(model: nn.Module, stacks: Sequence[Stack]) -> str | None:
+    for name, module in model.named_modules():
+        if is_parametrized(module):
+            return f"`{name}` computes its weights out of others, which ComfyUI only loads as a whole"
+    for layer in stack_layers(stacks):
+        for name, module in layer.module.named_modules(prefix=layer.name):
+            if _is_torchs_own(module) and any(True for _ in module.buffers(recurse=False)):
+                return f"`{name}` keeps statistics beside its weights, which only move with the whole model"
+    return None
+
+
+def _beyond_comfyui(model: nn.Module, stacks: Sequence[Stack]) -> Iterator[Stack]:
+    """Yield the operations beside the stacks that would find their weights on the host.
+
+    ComfyUI's partial loading casts the weights of its own operations, one by one, but looks at leaf modules
+    only; other modules cast their parameters themselves. torch's own do not, except for tables, which are
+    looked up on the host.
+    """
+    done = {module for layer in stack_layers(stacks) for module in layer.module.modules()}
+    for name, module in model.named_modules():
+        if module in done or not any(True for _ in module.parameters(recurse=False)):
+            continue
+        has_parts = any(True for child in module.children() for _ in child.parameters())
+        if (hasattr(module, "comfy_cast_weights") and has_parts) or (
+            _is_torchs_own(module) and not isinstance(module, nn.Embedding)
+        ):
+            done.update(module.modules())
+            yield Stack(name, (Layer(name, module),))
+
+
+def _is_torchs_own(module: nn.Module) -> bool:
+    """Tell whether a module knows nothing of ComfyUI, and so uses its tensors where they are."""
+    return type(module).__module__.startswith("torch.")
+
+
 def _stacks_below(name: str, module: nn.Module) -> Iterator[Stack]:
-    if not _is_container(module):
-        for child_name, child in module.named_children():
-            yield from _stacks_below(f"{name}.{child_name}", child)
-        return
-    layers = tuple(_units(name, module))
-    if len(layers) > 1 and any(list(layer.module.children()) for layer in layers):
-        yield Stack(name, layers)
+    if _is_container(module):
+        layers = tuple(_units(name, module))
+        if _are_worth_moving(layers) and not (_is_plain(module) and _only_groups(module, layers)):
+            yield Stack(name, layers)
+            return
+    for child_name, child in module.named_children():
+        yield from _stacks_below(f"{name}.{child_name}", child)
+
+
+def _are_worth_moving(layers: Sequence[Layer]) -> bool:
+    return len(layers) > 1 and any(list(layer.module.children()) for layer in layers)
+
+
+def _only_groups(container: nn.Module, layers: Sequence[Layer]) -> bool:
+    """Tell a container that is there for the names of the weights from one of blocks side by side."""
+    return len(list(container.children())) == 1 or _hold_longer_stacks(layers)
+
+
+def _hold_longer_stacks(layers: Sequence[Layer]) -> bool:
+    """Tell an encoder and a decoder side by side, each with a stack of its own, from blocks side by side."""
+    inside = (stack for layer in layers for stack in _stacks_below(layer.name, layer.module))
+    return any(len(stack.layers) > len(layers) for stack in inside)
 
 
 def _units(name: str, container: nn.Module) -> Iterator[Layer]:
@@ -48,6 +114,11 @@ def _units(name: str, container: nn.Module) -> Iterator[Layer]:
 
 def _is_container(module: nn.Module) -> bool:
     return isinstance(module, nn.Sequential) or type(module).forward is nn.Module.forward
+
+
+def _is_plain(module: nn.Module) -> bool:
+    """Tell whether a container is none of torch's lists: it groups parts, which need not repeat."""
+    return not isinstance(module, nn.Sequential | nn.ModuleList | nn.ModuleDict)
 
 
 def _is_walked(module: nn.Module) -> bool:

@@ -1,114 +1,149 @@
-"""The layers that are found are those that are really called."""
+"""How layers are found, rule by rule; `test_coverage.py` holds what is found in ComfyUI's own models."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
-
-import comfy.ops
 import models
 import pytest
 import torch
+from torch import nn
 
-from offload_runtime.adapter.structure import find_stacks
+from offload_runtime.adapter.structure import find_stacks, why_left_alone
 
 
-def mmdit() -> tuple[torch.nn.Module, Callable[[torch.nn.Module], object]]:
-    from comfy.ldm.modules.diffusionmodules.mmdit import MMDiT
+class Block(nn.Module):
+    """A layer: two operations and a `forward`."""
 
-    model = MMDiT(
-        input_size=None,
-        in_channels=4,
-        depth=2,
-        adm_in_channels=16,
-        context_embedder_config={
-            "target": "torch.nn.Linear",
-            "params": {"in_features": 8, "out_features": 128},
-        },
-        pos_embed_max_size=16,
-        num_patches=256,
-        operations=comfy.ops.manual_cast,
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(2, 2), nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x))
+
+
+class Encoder(nn.Module):
+    """A called module with a list of blocks inside."""
+
+    def __init__(self, *blocks: nn.Module) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+class TimestepEmbedSequential(nn.Sequential):
+    """As in the UNet: a function walks it, nobody calls it."""
+
+
+class Op(nn.Module):
+    """An operation of ComfyUI's that has a part with weights."""
+
+    comfy_cast_weights = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+        self.part = nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.part(x) * self.weight
+
+
+def blocks(count: int) -> list[nn.Module]:
+    return [Block() for _ in range(count)]
+
+
+def group(**parts: nn.Module) -> nn.Module:
+    """Return a plain container, as decoders and checkpoints' key names make them."""
+    container = nn.Module()
+    for name, part in parts.items():
+        container.add_module(name, part)
+    return container
+
+
+def found(model: nn.Module) -> dict[str, list[str]]:
+    """Return stack → the names of its layers inside it."""
+    return {
+        stack.name: [layer.name.removeprefix(f"{stack.name}.") for layer in stack.layers]
+        for stack in find_stacks(model)
+    }
+
+
+def test_a_repeated_list_is_a_stack_however_deep_it_lies() -> None:
+    assert found(group(model=group(encoder=Encoder(*blocks(3))))) == {"model.encoder.blocks": ["0", "1", "2"]}
+
+
+def test_containers_inside_a_list_are_looked_through() -> None:
+    up = nn.ModuleList(
+        group(block=nn.ModuleList(blocks(2)), upsample=Block(), attn=nn.ModuleList()) for _ in range(2)
     )
-    latent, pooled = torch.randn(1, 4, 8, 8), torch.randn(1, 16)
-    return model, lambda m: m(latent, torch.ones(1), context=torch.randn(1, 3, 8), y=pooled)
+    assert found(group(decoder=group(up=up))) == {
+        "decoder.up": ["0.block.0", "0.block.1", "0.upsample", "1.block.0", "1.block.1", "1.upsample"]
+    }
 
 
-def unet() -> tuple[torch.nn.Module, Callable[[torch.nn.Module], object]]:
-    from comfy.ldm.modules.diffusionmodules.openaimodel import UNetModel
+def test_a_sequential_in_a_list_is_called_unless_a_function_walks_it() -> None:
+    called = nn.ModuleList([nn.Sequential(*blocks(2)), nn.Sequential(*blocks(2))])
+    walked = nn.ModuleList([TimestepEmbedSequential(*blocks(2)), TimestepEmbedSequential(*blocks(1))])
+    assert found(group(called=called, walked=walked)) == {
+        "called": ["0", "1"],
+        "walked": ["0.0", "0.1", "1.0"],
+    }
 
-    model = UNetModel(
-        image_size=8,
-        in_channels=4,
-        model_channels=32,
-        out_channels=4,
-        num_res_blocks=[1, 1],
-        channel_mult=(1, 2),
-        num_heads=2,
-        use_spatial_transformer=True,
-        transformer_depth=[1, 1],
-        transformer_depth_output=[1, 1, 1, 1],
-        transformer_depth_middle=1,
-        context_dim=8,
-        legacy=False,
-        dtype=torch.float32,
-        operations=comfy.ops.manual_cast,
+
+def test_a_plain_container_of_blocks_is_a_stack() -> None:
+    mid = group(block_1=Block(), attn_1=Block(), block_2=Block())
+    assert found(group(mid=mid)) == {"mid": ["block_1", "attn_1", "block_2"]}
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_plain_container_of_parts_with_longer_stacks_is_looked_through(parts: int) -> None:
+    """T5-Gemma's body has no `forward` and holds an encoder, which is not one layer."""
+    body = group(**{f"part{i}": Encoder(*blocks(4)) for i in range(parts)})
+    assert list(found(group(model=body))) == [f"model.part{i}.blocks" for i in range(parts)]
+
+
+def test_layers_without_weights_and_lists_of_single_operations_are_none() -> None:
+    assert found(group(layers=nn.ModuleList([*blocks(2), nn.Dropout()]))) == {"layers": ["0", "1"]}
+    mlp = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
+    assert found(group(mlp=mlp)) == {}
+    assert why_left_alone(group(mlp=mlp)) == "no repeated layers were found in it"
+    assert found(group(blocks=nn.ModuleList(blocks(1)))) == {}
+
+
+def test_operations_beside_the_stacks_that_comfyui_cannot_bring_are_stacks_of_their_own() -> None:
+    model = group(
+        table=nn.Embedding(4, 2),
+        proj=nn.Linear(2, 2),
+        encoder=Encoder(*blocks(2)),
+        conv_out=Op(),
+        rest=Block(),
     )
-    return model, lambda m: m(torch.randn(1, 4, 8, 8), torch.ones(1), context=torch.randn(1, 3, 8))
+    assert found(model) == {
+        "encoder.blocks": ["0", "1"],
+        "proj": ["proj"],
+        "conv_out": ["conv_out"],
+        "rest.first": ["rest.first"],
+        "rest.second": ["rest.second"],
+    }
 
 
-def wan_vae() -> tuple[torch.nn.Module, Callable[[torch.nn.Module], object]]:
-    from comfy.ldm.wan.vae import WanVAE
-
-    model = WanVAE(
-        dim=16,
-        z_dim=4,
-        dim_mult=[1, 2, 4, 4],
-        num_res_blocks=1,
-        attn_scales=[],
-        temperal_downsample=[False, True, True],
-        dropout=0.0,
-    )
-    return model, lambda m: m.decode(m.encode(torch.randn(1, 3, 5, 32, 32)))
+def test_a_layer_with_statistics_beside_its_weights_leaves_the_model_alone() -> None:
+    model = group(blocks=nn.ModuleList([nn.Sequential(Block(), nn.BatchNorm1d(2)), Block()]))
+    assert find_stacks(model) == ()
+    assert "`blocks.0.1` keeps statistics" in str(why_left_alone(model))
 
 
-def kl_vae() -> tuple[torch.nn.Module, Callable[[torch.nn.Module], object]]:
-    model = models.vae().first_stage_model
-    return model, lambda m: m.decode(m.encode(torch.randn(1, 3, 32, 32)))
+def test_weights_that_are_computed_from_others_leave_the_model_alone() -> None:
+    model = group(encoder=Encoder(*blocks(2)), conv=nn.utils.parametrizations.weight_norm(nn.Linear(2, 2)))
+    assert find_stacks(model) == ()
+    assert "`conv` computes its weights out of others" in str(why_left_alone(model))
 
 
-@pytest.mark.parametrize(("make", "share"), [(mmdit, 0.8), (unet, 0.9), (wan_vae, 0.9), (kl_vae, 0.9)])
-def test_every_layer_found_is_called_and_they_hold_most_of_the_weights(
-    make: Callable[[], tuple[torch.nn.Module, Callable[[torch.nn.Module], object]]], share: float
-) -> None:
-    model, run = make()
-    models.seed(model)
-    root = torch.nn.Module()
-    root.inner = model
-    layers = [layer for stack in find_stacks(root) for layer in stack.layers]
-    calls: Counter[str] = Counter()
-    for layer in layers:
-        layer.module.register_forward_pre_hook(lambda module, args, name=layer.name: calls.update([name]))
-    with torch.inference_mode():
-        run(model)
-    idle = [layer.name for layer in layers if not calls[layer.name]]
-    assert not idle
-    total = sum(p.nbytes for p in model.parameters())
-    assert sum(layer.bytes for layer in layers) >= share * total
-    assert len({id(p) for layer in layers for p in layer.module.parameters()}) == sum(
-        len(list(layer.module.parameters())) for layer in layers
-    ), "no weight belongs to two layers"
-
-
-def test_encoders_and_their_layers_are_found_by_name() -> None:
-    for family, name in (
-        ("clip", "clip_l.transformer.text_model.encoder.layers"),
-        ("t5", "clip_l.transformer.encoder.block"),
-    ):
-        stacks = find_stacks(models.FAMILIES[family].make().cond_stage_model)
-        assert [(stack.name, len(stack.layers)) for stack in stacks] == [(name, 3)]
-
-
-def test_a_model_without_repeated_layers_has_no_stacks() -> None:
-    assert (
-        find_stacks(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU(), torch.nn.Linear(2, 2))) == ()
-    )
+def test_a_model_with_stacks_has_no_reason_to_be_left_alone() -> None:
+    model = models.FAMILIES["clip"].make().cond_stage_model
+    assert list(found(model)) == ["clip_l.transformer.text_model.encoder.layers"]
+    assert why_left_alone(model) is None
