@@ -26,7 +26,10 @@ class HostEmbedding:
 
     def __call__(self, ids: torch.Tensor, **kwargs: Any) -> torch.Tensor:
         """Look up `ids` (any shape, integer); returns their rows on the compute device."""
-        rows: torch.Tensor = self._embedding(ids.to(self._embedding.weight.device), **kwargs)
+        # A patched table is cast by ComfyUI where its input is, patches and all: that is too much for the host.
+        patched = getattr(self._embedding, "weight_function", None)
+        place = self._device if patched else self._embedding.weight.device
+        rows: torch.Tensor = self._embedding(ids.to(place), **kwargs)
         return rows.to(self._device)
 
 
@@ -53,8 +56,7 @@ class HostEmbeddings:
 
         def get_input_embeddings() -> Any:
             embedding = original(reference())
-            # A patched table is cast by ComfyUI on the compute device, patches and all: not ours to replace.
-            if embedding.weight.device == self._device or getattr(embedding, "weight_function", None):
+            if embedding.weight.device == self._device:
                 return embedding
             return HostEmbedding(embedding, self._device)
 

@@ -11,7 +11,7 @@ While a layer computes, the one that ran after it last time is copied into the o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -70,7 +70,8 @@ class Streamer:
     def __init__(
         self, stacks: Sequence[Stack], lane: Lane, tier: HostTier, ledger: Ledger, budget: int | None = None
     ) -> None:
-        self._layers = tuple(stack_layers(stacks))
+        self._layers = tuple(layer for layer in stack_layers(stacks) if not _is_compiled(layer))
+        self._prefixes = tuple(f"{layer.name}." for layer in self._layers)
         self._lane = lane
         self._tier = tier
         self._ledger = ledger
@@ -89,15 +90,11 @@ class Streamer:
 
     @property
     def footprint(self) -> int:
-        """The device memory that the slots take while the component is loaded: the largest two neighbours."""
-        sizes = [self._room(layer) for layer in self._layers]
-        if not sizes:
-            return 0
-        largest = max(sizes)
-        if not self._tier.overlaps:
-            return largest
-        pair = max((a + b for a, b in pairwise(sizes)), default=largest)
-        return max(largest, pair if self._budget is None else min(pair, self._budget))
+        """The most that the slots take while the component is loaded: the largest two neighbours."""
+        return self._capacity(
+            packed_bytes(_unique(p for _, _, p in _entries(layer.module) if why_unmovable(p) is None))
+            for layer in self._layers
+        )
 
     def install(self, *, volatile: bool = False) -> None:
         """Wrap every layer's `forward`, in place of another streamer's wrapper if there is one.
@@ -126,14 +123,25 @@ class Streamer:
         """Return how many layers run through this streamer now, read back from the layers."""
         return sum(wrapped_by(layer.module, self) for layer in self._layers)
 
+    def streams(self, name: str) -> bool:
+        """Tell whether the parameter of this name belongs to one of the layers."""
+        return name.startswith(self._prefixes)
+
     def pack(self) -> None:
         """Bring the masters of every layer into the form that copies fastest."""
+        packed: set[int] = set()
         for layer in self._layers:
-            self._tier.pack(_masters(self._exchanges(layer)))
+            masters = _masters(self._exchanges(layer))
+            # A weight that an earlier layer uses, too, is in that layer's block, and can only be in one.
+            if packed.isdisjoint(map(id, masters)):
+                self._tier.pack(masters)
+            packed.update(map(id, masters))
 
     def allocate(self) -> None:
-        """Take the slots' memory now, so that nobody else plans with it."""
-        self._ensure_slots(self.footprint)
+        """Take the slots' memory now, so that nobody else plans with it: as much as the streamed layers need."""
+        needed = self._needed()
+        if needed:
+            self._ensure_slots(needed)
 
     def free(self) -> int:
         """Give the slots' memory back and return how many bytes that were."""
@@ -240,14 +248,22 @@ class Streamer:
             if why_unmovable(parameter) is None and self._tier.holds(parameter)
         ]
 
-    def _room(self, layer: Layer) -> int:
-        unique = {id(p): p for _, _, p in _entries(layer.module) if why_unmovable(p) is None}
-        return packed_bytes(list(unique.values()))
+    def _needed(self) -> int:
+        """Return the slot memory for what is streamed now; resident weights need none."""
+        return self._capacity(packed_bytes(_masters(self._exchanges(layer))) for layer in self._layers)
+
+    def _capacity(self, layer_sizes: Iterable[int]) -> int:
+        sizes = list(layer_sizes)
+        largest = max(sizes, default=0)
+        if not self._tier.overlaps:
+            return largest
+        pair = max((a + b for a, b in pairwise(sizes)), default=largest)
+        return max(largest, pair if self._budget is None else min(pair, self._budget))
 
     def _ensure_slots(self, capacity: int) -> Slots:
         if self._slots is None or self._slots.capacity < capacity:
             self.free()
-            self._slots = Slots(max(capacity, self.footprint), self._lane.device)
+            self._slots = Slots(max(capacity, self._needed()), self._lane.device)
             self._ledger.record_slots(self._slots.capacity)
             # The memory may be what compute has just given back, and is still working on.
             self._free_after = [self._lane.mark()] * 2
@@ -262,7 +278,16 @@ class Streamer:
 
 
 def _masters(exchanges: Sequence[_Exchange]) -> list[nn.Parameter]:
-    return list({id(e.master): e.master for e in exchanges}.values())  # a tied weight is copied once
+    return _unique(e.master for e in exchanges)  # a tied weight is copied once
+
+
+def _unique(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
+    return list({id(parameter): parameter for parameter in parameters}.values())
+
+
+def _is_compiled(layer: Layer) -> bool:
+    """Tell whether `torch.compile` made it: that guards its weights, and would compile anew for other ones."""
+    return "_orig_mod" in layer.name.split(".") or hasattr(layer.module.forward, "_torchdynamo_orig_callable")
 
 
 def _same(one: Sequence[nn.Parameter], other: Sequence[nn.Parameter]) -> bool:
