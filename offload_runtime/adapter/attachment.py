@@ -1,9 +1,9 @@
 """How a streamer rides on a `ModelPatcher`: the only contact points with ComfyUI's memory manager.
 
 Attachment, injection and the ON_CLONE / ON_DETACH callbacks, under one key. The injection wraps the layers
-when ComfyUI loads the patcher and unwraps them when it lets go. Instance overrides of the four size methods
-are added for a patcher that loads to an accelerator, because it then takes less of it than ComfyUI would plan
-for. Every override closes over a weak reference, so that the patcher is in no cycle.
+when ComfyUI loads the patcher and unwraps them when it lets go. Instance overrides of the four size methods,
+and of the one that pins a weight, are added for a patcher that loads to an accelerator, because it then takes
+less of it than ComfyUI would plan for. Every override closes over a weak reference, so that the patcher is in no cycle.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .pinning import packed_weights
 
 KEY = "layerwise_offload"
 
-_OVERRIDES = ("partially_load", "partially_unload", "model_size", "loaded_size")
+_OVERRIDES = ("partially_load", "partially_unload", "model_size", "loaded_size", "pin_weight_to_device")
 
 
 class Attachment:
@@ -139,11 +139,10 @@ class _Account:
             patcher.model.model_lowvram = True
             self._base.unpatch_model(patcher, patcher.offload_device)
             self._limit = limit
-        self._pack(patcher)
         missing = self._limit - patcher.model.model_loaded_weight_memory
         change = self._true_sized(self._base.partially_load, device, missing, force_patch_weights)
         self._loaded = patcher.model.model_loaded_weight_memory
-        self._pin_the_rest(patcher)
+        self._pin(patcher)
         # The slots now, before a VAE divides what is free by the size of one image. If another program was
         # faster, the first layer that runs asks again.
         with contextlib.suppress(torch.OutOfMemoryError):
@@ -160,19 +159,19 @@ class _Account:
             freed += self._true_sized(self._base.partially_unload, device, missing, *args, **kwargs)
         return freed
 
-    def _pack(self, patcher: Any) -> None:
-        # Before ComfyUI looks for weights to pin: it leaves alone what is pinned already, and a weight that it
-        # has pinned in place could not be packed any more.
+    def pin_weight_to_device(self, key: str) -> None:
+        """Pin a weight in place, except those of the layers: they are packed, and that has to come first."""
+        if not self._streamer.streams(key):
+            self._base.pin_weight_to_device(self._patcher(), key)
+
+    def _pin(self, patcher: Any) -> None:
         for name in list(filter(self._streamer.streams, patcher.pinned)):
-            patcher.unpin_weight(name)
+            patcher.unpin_weight(name)  # of a sibling
         self._streamer.pack()
         packed_weights(patcher.model).forget(patcher.model.parameters())
-
-    def _pin_the_rest(self, patcher: Any) -> None:
-        """Pin what core streams outside the layers; it does so once, and unpins it whenever a clone dies."""
+        # Core pins what it streams once, and unpins it whenever a clone dies.
         for name, parameter in patcher.model.named_parameters():
-            ours = self._streamer.streams(name)
-            if parameter.device.type == "cpu" and not ours and name not in patcher.pinned:
+            if parameter.device.type == "cpu" and name not in patcher.pinned:
                 patcher.pin_weight_to_device(name)
 
     def _choose_limit(self, room: float) -> float:

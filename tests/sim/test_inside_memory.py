@@ -161,34 +161,34 @@ def test_gpu_only_keeps_masters_on_the_card_and_streams_nothing(
         assert torch.equal(encode(wired), expected)
 
 
-def test_a_vae_that_runs_out_of_memory_is_decoded_in_tiles(comfy: ComfyUI) -> None:
+def test_a_vae_that_runs_out_of_memory_is_decoded_in_tiles(
+    comfy: ComfyUI, monkeypatch: pytest.MonkeyPatch
+) -> None:
     comfy.sim.cap = BIG
-    latent = torch.randn(1, 4, 96, 96, generator=torch.Generator().manual_seed(1))
+    latent = torch.randn(1, 4, 32, 32, generator=torch.Generator().manual_seed(1))
     wired = comfy_models.kl_vae(comfy)
-    wired.decode(LATENT)
-    expected = wired.decode_tiled_(latent)
+    small = wired.decode(LATENT)
+    expected = wired.decode_tiled_(latent, 16, 16, 4).movedim(1, -1)
     comfy.mm.unload_all_models()
     end_node(comfy)
-    tiles, whole = [], []
-    placed = place("vae", wired)
+    placed, tiles = place("vae", wired), []
+    placed.value.decode(LATENT)
+    assert placed.row.tiers["slot"] > 0
+    live = comfy.sim.memory.live
+    comfy.sim.memory.reset_peak()
+    placed.value.decode(latent)
     original = placed.value.decode_tiled_
-    placed.value.decode_tiled_ = lambda *a, **k: tiles.append(1) or original(*a, **k)
-    placed.patcher.model.decoder.conv_out.register_forward_pre_hook(lambda *a: whole.append(1))
-    placed.value.decode(LATENT)  # loads it: the slots are there
-    slot = placed.row.tiers["slot"]
-    assert slot > 0
-    comfy.sim.cap = comfy.sim.memory.live + 160 * MIB  # a tile fits, the whole picture does not
-    comfy.mm.minimum_inference_memory, before = lambda: 0, comfy.mm.minimum_inference_memory
-    try:
-        for _ in range(2):
-            picture = placed.value.decode(latent)
-            assert tiles
-            torch.testing.assert_close(picture, expected.movedim(1, -1), atol=1e-5, rtol=1e-5)
-            tiles.clear()
-        assert torch.equal(placed.value.decode(LATENT), place("vae", wired, "resident").value.decode(LATENT))
+    placed.value.decode_tiled_ = lambda x: tiles.append(1) or original(x, 16, 16, 4)
+    comfy.sim.cap = live + (comfy.sim.memory.peak - live) * 6 // 10  # a tile fits, the whole picture does not
+    monkeypatch.setattr(comfy.mm, "minimum_inference_memory", lambda: 0)
+    for _ in range(2):
+        picture = placed.value.decode(latent)
+        assert tiles
+        torch.testing.assert_close(picture, expected, atol=1e-5, rtol=1e-5)
+        tiles.clear()
+        assert torch.equal(placed.value.decode(LATENT), small)
         assert not tiles
-    finally:
-        comfy.mm.minimum_inference_memory = before
+    assert placed.row.applied == "layerwise"
 
 
 def test_slots_that_do_not_fit_at_load_are_taken_when_a_layer_runs(comfy: ComfyUI) -> None:
