@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -44,9 +45,9 @@ def test_fp8_weights_are_streamed(comfy: ComfyUI) -> None:
 class Block(nn.Module):
     """A layer of ComfyUI's operations with a scale of its own."""
 
-    def __init__(self, ops: Any) -> None:
+    def __init__(self, ops: Any, inner: int = 4 * WIDTH) -> None:
         super().__init__()
-        self.up, self.down = ops.Linear(WIDTH, 4 * WIDTH), ops.Linear(4 * WIDTH, WIDTH)
+        self.up, self.down = ops.Linear(WIDTH, inner), ops.Linear(inner, WIDTH)
         self.scale = nn.Parameter(torch.ones(WIDTH))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -54,7 +55,7 @@ class Block(nn.Module):
 
 
 class Stacked(nn.Module):
-    def __init__(self, ops: Any, block: type[nn.Module] = Block, count: int = 4) -> None:
+    def __init__(self, ops: Any, block: Callable[..., nn.Module] = Block, count: int = 4) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(block(ops) for _ in range(count))
         generator = torch.Generator().manual_seed(4)
