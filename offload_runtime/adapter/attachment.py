@@ -1,9 +1,10 @@
 """How a streamer rides on a `ModelPatcher`: the only contact points with ComfyUI's memory manager.
 
 Attachment, injection and the ON_CLONE / ON_DETACH callbacks, under one key. The injection wraps the layers
-when ComfyUI loads the patcher and unwraps them when it lets go. Instance overrides of the four size methods,
-and of the one that pins a weight, are added for a patcher that loads to an accelerator, because it then takes
-less of it than ComfyUI would plan for. Every override closes over a weak reference, so that the patcher is in no cycle.
+when ComfyUI loads the patcher and unwraps them when it lets go. A patcher that loads to an accelerator gets
+instance overrides, too: of the four size methods, of the one that pins a weight, and of the list of what may be
+placed, because it takes less of the accelerator than ComfyUI would plan for. Every override closes over a weak
+reference, so that the patcher is in no cycle.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 import comfy.model_management as mm
 import torch
 from comfy.patcher_extension import CallbacksMP, PatcherInjection
+from torch import nn
 
 from ..engine import Streamer, parameter_bytes
 from .embedding import HostEmbeddings
@@ -23,7 +25,14 @@ from .pinning import packed_weights
 
 KEY = "layerwise_offload"
 
-_OVERRIDES = ("partially_load", "partially_unload", "model_size", "loaded_size", "pin_weight_to_device")
+_OVERRIDES = (
+    "partially_load",
+    "partially_unload",
+    "model_size",
+    "loaded_size",
+    "pin_weight_to_device",
+    "_load_list",
+)
 
 
 class Attachment:
@@ -32,6 +41,11 @@ class Attachment:
     def __init__(self, streamer: Streamer, embeddings: HostEmbeddings | None) -> None:
         self.streamer = streamer
         self._embeddings = embeddings
+
+    @property
+    def tables(self) -> list[nn.Module]:
+        """The embedding tables that are looked up on the host."""
+        return self._embeddings.tables() if self._embeddings is not None else []
 
     def inject(self, patcher: Any) -> None:
         """Wrap the layers: the patcher is loaded now."""
@@ -106,6 +120,8 @@ class _Account:
         self._whole = parameter_bytes(patcher.model)
         self._fits = resident_bytes + streamer.footprint >= self._whole  # then nothing needs a slot
         self._resident = resident_bytes
+        self._tables = patcher.attachments[KEY].tables
+        self._without_tables = self._whole - sum(parameter_bytes(table) for table in self._tables)
         self._limit = 0.0  # what the resident weights were chosen for
         self._loaded = 0
         self._inside = 0
@@ -119,7 +135,8 @@ class _Account:
         """
         if self._inside or self._streamer.slot_bytes:
             return self._whole
-        planned = self._whole if self._fits else min(self._whole, self._resident + self._slots_to_plan())
+        resident = min(self._resident, self._without_tables)
+        planned = self._whole if self._fits else min(self._whole, resident + self._slots_to_plan())
         return max(planned, self.loaded_size())
 
     def loaded_size(self) -> int:
@@ -178,7 +195,9 @@ class _Account:
         """Return how many bytes of weights may be on the device, when ComfyUI has room for so many bytes."""
         if self._fits and room > self._whole:
             return self._whole + 1  # more than all of it: core keeps a reserve for what it would stream
-        return max(0.0, min(self._resident, room - self._slots_to_plan()))
+        step = self._whole / 32  # a few bytes more or less free than last time shall not move weights
+        allowed = min(self._resident, (room - self._slots_to_plan()) // step * step)
+        return self._whole if allowed >= self._without_tables else max(0.0, allowed)
 
     def _must_start_over(self, patcher: Any, limit: float) -> bool:
         """Tell whether what is on the device now was placed for somebody or something else.
@@ -186,10 +205,9 @@ class _Account:
         Core chooses anew what stays whenever it loads, and forgets what it had chosen before, so weights are
         only kept for the same limit and the same patches.
         """
-        loaded = patcher.model.model_loaded_weight_memory
-        if patcher.model.current_weight_patches_uuid != patcher.patches_uuid or loaded > self._loaded:
-            return True
-        return limit > 1.1 * self._limit or (limit < self._limit and loaded > limit)
+        model = patcher.model
+        same = model.current_weight_patches_uuid == patcher.patches_uuid and limit == self._limit
+        return not same or model.model_loaded_weight_memory > self._loaded
 
     def _slots_to_plan(self) -> int:
         """Return the bytes of slots that ComfyUI has to make room for.
@@ -202,6 +220,17 @@ class _Account:
         slots = self._streamer.footprint
         reserve = int(mm.minimum_inference_memory()) * 3 // 4 if patcher.is_clip else 0
         return max(0, slots - reserve)
+
+    def _load_list(self, *args: Any, **kwargs: Any) -> list[tuple[Any, ...]]:
+        """Return what core may place, without the tables that are looked up on the host: layers come first."""
+        patcher: Any = self._patcher()
+        listed: list[tuple[Any, ...]] = self._base._load_list(patcher, *args, **kwargs)
+        if not self._inside or self._limit > self._whole:
+            return listed
+        left = {id(table) for table in self._tables}
+        return [
+            entry for entry in listed if id(entry[-2]) not in left or f"{entry[-3]}.weight" in patcher.patches
+        ]
 
     def _true_sized(self, method: Callable[..., int], *args: Any, **kwargs: Any) -> int:
         self._inside += 1

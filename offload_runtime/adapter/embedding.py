@@ -30,7 +30,8 @@ class HostEmbedding:
         patched = getattr(self._embedding, "weight_function", None)
         place = self._device if patched else self._embedding.weight.device
         rows: torch.Tensor = self._embedding(ids.to(place), **kwargs)
-        return rows.to(self._device)
+        # Where core has not placed the table it does not cast it, and leaves out the wish for another dtype.
+        return rows.to(self._device, kwargs.get("out_dtype"))
 
 
 class HostEmbeddings:
@@ -39,6 +40,10 @@ class HostEmbeddings:
     def __init__(self, model: nn.Module, device: torch.device) -> None:
         self._device = device
         self._owners = [m for m in model.modules() if callable(getattr(m, "get_input_embeddings", None))]
+
+    def tables(self) -> list[nn.Module]:
+        """Return the tables themselves."""
+        return [type(owner).get_input_embeddings(owner) for owner in self._owners]  # type: ignore[attr-defined]
 
     def install(self) -> None:
         """Shadow `get_input_embeddings` of every text model."""

@@ -92,7 +92,7 @@ class Streamer:
     def footprint(self) -> int:
         """The most that the slots take while the component is loaded: the largest two neighbours."""
         return self._capacity(
-            packed_bytes(_unique(p for _, _, p in _entries(layer.module) if why_unmovable(p) is None))
+            packed_bytes(_unique(p for _, _, p in _entries(layer.module) if _may_be_streamed(p)))
             for layer in self._layers
         )
 
@@ -283,6 +283,11 @@ def _masters(exchanges: Sequence[_Exchange]) -> list[nn.Parameter]:
 
 def _unique(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
     return list({id(parameter): parameter for parameter in parameters}.values())
+
+
+def _may_be_streamed(parameter: nn.Parameter) -> bool:
+    """Tell whether a weight is streamed when it is on the host; one that is not now is an accelerator's kind."""
+    return why_unmovable(parameter) is None or parameter.device.type not in ("cpu", "meta")
 
 
 def _is_compiled(layer: Layer) -> bool:

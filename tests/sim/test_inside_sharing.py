@@ -27,9 +27,9 @@ def test_two_branches_with_different_policies_and_one_without(comfy: ComfyUI) ->
     expected = encode(wired)
     comfy.mm.unload_all_models()
     live = comfy.sim.memory.live
-    lean, rich = place("clip", wired), place("clip", wired, vram_budget="8MB")
+    lean, rich = place("clip", wired), place("clip", wired, vram_budget="6MB")
     left = place("clip", wired, "resident")
-    most = {id(lean): 3 * MIB, id(rich): 8 * MIB, id(left): 20 * MIB}
+    most = {id(lean): 3 * MIB, id(rich): 6 * MIB, id(left): 20 * MIB}
     for placed in (lean, left, rich, lean, rich, left, lean):
         assert torch.equal(encode(placed.value), expected)
         end_node(comfy)
