@@ -12,6 +12,7 @@ import torch
 from . import comfy_models
 from .comfyui import ComfyUI
 from .placing import BIG, MIB, end_node, loaded, lora, ours_on, place, small_clip
+from .test_inside_tensors import WIDTH, Stacked
 
 pytestmark = pytest.mark.usefixtures("_inference_mode")
 
@@ -133,3 +134,33 @@ def test_a_copy_of_the_model_for_another_device_is_comfyuis(comfy: ComfyUI) -> N
         callback(placed.patcher, clone)
     assert not clone.attachments
     assert clone.model_size() >= placed.row.bytes, "the whole model, not what ours took"
+
+
+def test_an_additional_model_of_a_sampling_run_is_layerwise_too(comfy: ComfyUI) -> None:
+    """A ControlNet-like helper: loaded with the model, cloned with it, run at every step."""
+    comfy.sim.cap = BIG
+    helper = Stacked(comfy.ops.manual_cast)
+    wired = comfy_models.sd3(comfy)
+    helper_wired = comfy.model_patcher.ModelPatcher(helper, comfy.sim.device, torch.device("cpu"))
+
+    def helped(model: Any, extra: Any) -> Any:
+        def wrapper(apply: Any, args: Any) -> torch.Tensor:
+            out = apply(args["input"], args["timestep"], **args["c"])
+            return out + helper(out.reshape(-1, WIDTH)).reshape(out.shape) * 0.1
+
+        clone = model.clone()
+        clone.set_additional_models("helper", [extra])
+        clone.set_model_unet_function_wrapper(wrapper)
+        return clone.clone()
+
+    expected = comfy_models.sample(comfy, helped(wired, helper_wired))
+    comfy.mm.unload_all_models()
+    assert not torch.allclose(expected, comfy_models.sample(comfy, wired))
+    model, extra = place("model", wired), place("model", helper_wired)
+    run = helped(model.value, extra.value)
+    for _ in range(2):
+        torch.testing.assert_close(comfy_models.sample(comfy, run), expected)
+    assert extra.row.layer_runs == 2 * 2 * 4
+    assert model.row.layer_runs == 2 * 2 * 2
+    comfy.mm.unload_all_models()
+    assert ours_on(helper) == ours_on(wired.model) == set()
