@@ -1,26 +1,38 @@
 """How a streamer rides on a `ModelPatcher`: the only contact points with ComfyUI's memory manager.
 
 Attachment, injection and the ON_CLONE / ON_DETACH callbacks, under one key. The injection wraps the layers
-when ComfyUI loads the patcher and unwraps them when it lets go. Instance overrides of the four size methods
-are added for a patcher that loads to an accelerator, because it then takes less of it than ComfyUI would plan
-for. Every override closes over a weak reference, so that the patcher is in no cycle.
+when ComfyUI loads the patcher and unwraps them when it lets go. A patcher that loads to an accelerator gets
+instance overrides, too: of the four size methods, of the one that pins a weight, and of the list of what may be
+placed, because it takes less of the accelerator than ComfyUI would plan for. Every override closes over a weak
+reference, so that the patcher is in no cycle.
 """
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Callable
 from typing import Any
 
+import comfy.model_management as mm
 import torch
 from comfy.patcher_extension import CallbacksMP, PatcherInjection
+from torch import nn
 
 from ..engine import Streamer, parameter_bytes
 from .embedding import HostEmbeddings
+from .pinning import packed_weights
 
 KEY = "layerwise_offload"
 
-_OVERRIDES = ("partially_load", "partially_unload", "model_size", "loaded_size")
+_OVERRIDES = (
+    "partially_load",
+    "partially_unload",
+    "model_size",
+    "loaded_size",
+    "pin_weight_to_device",
+    "_load_list",
+)
 
 
 class Attachment:
@@ -29,6 +41,11 @@ class Attachment:
     def __init__(self, streamer: Streamer, embeddings: HostEmbeddings | None) -> None:
         self.streamer = streamer
         self._embeddings = embeddings
+
+    @property
+    def tables(self) -> list[nn.Module]:
+        """The embedding tables that are looked up on the host."""
+        return self._embeddings.tables() if self._embeddings is not None else []
 
     def inject(self, patcher: Any) -> None:
         """Wrap the layers: the patcher is loaded now."""
@@ -65,7 +82,10 @@ def attach(patcher: Any, attachment: Attachment, on_clone: Callable[[Any, Any], 
 
 def strip(patcher: Any) -> None:
     """Take our contact points off a patcher that is not loaded, such as a fresh clone."""
-    patcher.attachments.pop(KEY, None)
+    if patcher.attachments.pop(KEY, None) is not None:
+        patcher.size = 0  # a clone is told the size that we gave; ComfyUI measures it again
+    # Core copies this to clones. One that is patched or dies would put its layers in, or take ours out.
+    patcher.is_injected = False
     patcher.injections.pop(KEY, None)
     for event in (CallbacksMP.ON_CLONE, CallbacksMP.ON_DETACH):
         patcher.remove_callbacks_with_key(event, KEY)
@@ -74,58 +94,147 @@ def strip(patcher: Any) -> None:
 
 
 def account_for_slots(patcher: Any, streamer: Streamer, resident_bytes: int) -> None:
-    """Let ComfyUI plan with what the component really takes of the device: resident weights and the slot.
-
-    `model_size()` reports that footprint, or ComfyUI would evict the diffusion model to make room for weights
-    that never come. Inside the base methods the true size has to be visible: they compare it with what is
-    loaded to tell a full load.
+    """Let ComfyUI plan with what the component really takes of the device: resident weights and the slots.
 
     Args:
         patcher: a legacy `ModelPatcher` that loads to an accelerator, with its streamer attached.
         streamer: its streamer.
-        resident_bytes: how many bytes of weights ComfyUI may place on the device for good.
+        resident_bytes: how many bytes of weights ComfyUI may place on the device for good, beside the slots.
     """
-    reference = weakref.ref(patcher)
-    full = parameter_bytes(patcher.model)
-    footprint = min(full, resident_bytes + streamer.footprint)
-    base = type(patcher)
-    inside = 0
+    account = _Account(patcher, streamer, resident_bytes)
+    for name in _OVERRIDES:
+        patcher.__dict__[name] = getattr(account, name)
 
-    def true_sized(method: Callable[..., int], *args: Any, **kwargs: Any) -> int:
-        nonlocal inside
-        inside += 1
-        try:
-            return method(reference(), *args, **kwargs)
-        finally:
-            inside -= 1
 
-    def model_size() -> int:
-        return full if inside else footprint
+class _Account:
+    """The size methods of one patcher.
 
-    def loaded_size() -> int:
-        # ComfyUI places a few bytes even where nothing may stay; it relies on the loaded size being the smaller.
-        return min(footprint, int(base.loaded_size(reference())) + streamer.slot_bytes)
+    Inside the base methods the true size has to be visible: they compare it with what is loaded to tell a full
+    load.
+    """
+
+    def __init__(self, patcher: Any, streamer: Streamer, resident_bytes: int) -> None:
+        self._patcher = weakref.ref(patcher)
+        self._base = type(patcher)
+        self._streamer = streamer
+        self._whole = parameter_bytes(patcher.model)
+        self._fits = resident_bytes + streamer.footprint >= self._whole  # then nothing needs a slot
+        self._resident = resident_bytes
+        self._tables = patcher.attachments[KEY].tables
+        self._without_tables = self._whole - sum(parameter_bytes(table) for table in self._tables)
+        self._limit = 0.0  # what the resident weights were chosen for
+        self._loaded = 0
+        self._inside = 0
+
+    def model_size(self) -> int:
+        """Return what loading takes; once loaded, the true size.
+
+        A load is planned with what it will take, or ComfyUI would evict the diffusion model to make room for
+        weights that never come. A loaded model is evicted the earlier, the more of it is not loaded: our slots
+        are given back in no time, so they shall go before anybody's weights.
+        """
+        if self._inside or self._streamer.slot_bytes:
+            return self._whole
+        resident = min(self._resident, self._without_tables)
+        planned = self._whole if self._fits else min(self._whole, resident + self._slots_to_plan())
+        return max(planned, self.loaded_size())
+
+    def loaded_size(self) -> int:
+        """Return what is on the device: the weights that ComfyUI placed there, and the slots."""
+        return int(self._base.loaded_size(self._patcher())) + self._streamer.slot_bytes
 
     def partially_load(
-        device: torch.device, extra_memory: float = 0, force_patch_weights: bool = False
+        self, device: torch.device, extra_memory: float = 0, force_patch_weights: bool = False
     ) -> int:
-        streamer.free()
-        # Before ComfyUI looks for weights to pin: it leaves alone what is pinned already, and a weight that it
-        # has pinned in place could not be packed any more.
-        reference().unpin_all_weights()  # type: ignore[union-attr]
-        streamer.pack()
-        loaded = reference().model.model_loaded_weight_memory  # type: ignore[union-attr]
-        change = true_sized(base.partially_load, device, resident_bytes - loaded, force_patch_weights)
-        streamer.allocate()  # now, before a VAE divides what is free by the size of one image
+        """Place the resident weights, within what ComfyUI allows now, and take the slots."""
+        patcher: Any = self._patcher()
+        self._streamer.free()
+        limit = self._choose_limit(patcher.model.model_loaded_weight_memory + extra_memory)
+        if self._must_start_over(patcher, limit):
+            # Core takes weights back from a model that it calls low on memory only, and would take what is left
+            # of them for its own: a LoRA would be lost, and some weights would be on the device uncounted.
+            patcher.model.model_lowvram = True
+            self._base.unpatch_model(patcher, patcher.offload_device)
+            self._limit = limit
+        missing = self._limit - patcher.model.model_loaded_weight_memory
+        change = self._true_sized(self._base.partially_load, device, missing, force_patch_weights)
+        self._loaded = patcher.model.model_loaded_weight_memory
+        self._pin(patcher)
+        # The slots now, before a VAE divides what is free by the size of one image. If another program was
+        # faster, the first layer that runs asks again.
+        with contextlib.suppress(torch.OutOfMemoryError):
+            self._streamer.allocate()
         return change
 
-    def partially_unload(device: torch.device, memory_to_free: float = 0, *args: Any, **kwargs: Any) -> int:
-        freed = streamer.free()
+    def partially_unload(
+        self, device: torch.device, memory_to_free: float = 0, *args: Any, **kwargs: Any
+    ) -> int:
+        """Give the slots back, and resident weights if that is not enough."""
+        freed = self._streamer.free()
         if freed < memory_to_free:
-            freed += true_sized(base.partially_unload, device, memory_to_free - freed, *args, **kwargs)
+            missing = memory_to_free - freed
+            freed += self._true_sized(self._base.partially_unload, device, missing, *args, **kwargs)
         return freed
 
-    for name, override in zip(
-        _OVERRIDES, (partially_load, partially_unload, model_size, loaded_size), strict=True
-    ):
-        patcher.__dict__[name] = override
+    def pin_weight_to_device(self, key: str) -> None:
+        """Pin a weight in place, except those of the layers: they are packed, and that has to come first."""
+        if not self._streamer.streams(key):
+            self._base.pin_weight_to_device(self._patcher(), key)
+
+    def _pin(self, patcher: Any) -> None:
+        for name in list(filter(self._streamer.streams, patcher.pinned)):
+            patcher.unpin_weight(name)  # of a sibling
+        self._streamer.pack()
+        packed_weights(patcher.model).forget(patcher.model.parameters())
+        # Core pins what it streams once, and unpins it whenever a clone dies.
+        for name, parameter in patcher.model.named_parameters():
+            if parameter.device.type == "cpu" and name not in patcher.pinned:
+                patcher.pin_weight_to_device(name)
+
+    def _choose_limit(self, room: float) -> float:
+        """Return how many bytes of weights may be on the device, when ComfyUI has room for so many bytes."""
+        if self._fits and room > self._whole:
+            return self._whole + 1  # more than all of it: core keeps a reserve for what it would stream
+        step = self._whole / 32  # a few bytes more or less free than last time shall not move weights
+        allowed = min(self._resident, (room - self._slots_to_plan()) // step * step)
+        return self._whole if allowed >= self._without_tables else max(0.0, allowed)
+
+    def _must_start_over(self, patcher: Any, limit: float) -> bool:
+        """Tell whether what is on the device now was placed for somebody or something else.
+
+        Core chooses anew what stays whenever it loads, and forgets what it had chosen before, so weights are
+        only kept for the same limit and the same patches.
+        """
+        model = patcher.model
+        same = model.current_weight_patches_uuid == patcher.patches_uuid and limit == self._limit
+        return not same or model.model_loaded_weight_memory > self._loaded
+
+    def _slots_to_plan(self) -> int:
+        """Return the bytes of slots that ComfyUI has to make room for.
+
+        It always keeps a reserve free for activations. A text encoder, which asks for nothing else, leaves most
+        of it unused, so its slots go there: a new prompt then evicts nothing of a diffusion model that fills
+        the card.
+        """
+        patcher: Any = self._patcher()
+        slots = self._streamer.footprint
+        reserve = int(mm.minimum_inference_memory()) * 3 // 4 if patcher.is_clip else 0
+        return max(0, slots - reserve)
+
+    def _load_list(self, *args: Any, **kwargs: Any) -> list[tuple[Any, ...]]:
+        """Return what core may place, without the tables that are looked up on the host: layers come first."""
+        patcher: Any = self._patcher()
+        listed: list[tuple[Any, ...]] = self._base._load_list(patcher, *args, **kwargs)
+        if not self._inside or self._limit > self._whole:
+            return listed
+        left = {id(table) for table in self._tables}
+        return [
+            entry for entry in listed if id(entry[-2]) not in left or f"{entry[-3]}.weight" in patcher.patches
+        ]
+
+    def _true_sized(self, method: Callable[..., int], *args: Any, **kwargs: Any) -> int:
+        self._inside += 1
+        try:
+            return method(self._patcher(), *args, **kwargs)
+        finally:
+            self._inside -= 1

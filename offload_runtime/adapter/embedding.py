@@ -26,8 +26,12 @@ class HostEmbedding:
 
     def __call__(self, ids: torch.Tensor, **kwargs: Any) -> torch.Tensor:
         """Look up `ids` (any shape, integer); returns their rows on the compute device."""
-        rows: torch.Tensor = self._embedding(ids.to(self._embedding.weight.device), **kwargs)
-        return rows.to(self._device)
+        # A patched table is cast by ComfyUI where its input is, patches and all: that is too much for the host.
+        patched = getattr(self._embedding, "weight_function", None)
+        place = self._device if patched else self._embedding.weight.device
+        rows: torch.Tensor = self._embedding(ids.to(place), **kwargs)
+        # Where core has not placed the table it does not cast it, and leaves out the wish for another dtype.
+        return rows.to(self._device, kwargs.get("out_dtype"))
 
 
 class HostEmbeddings:
@@ -36,6 +40,10 @@ class HostEmbeddings:
     def __init__(self, model: nn.Module, device: torch.device) -> None:
         self._device = device
         self._owners = [m for m in model.modules() if callable(getattr(m, "get_input_embeddings", None))]
+
+    def tables(self) -> list[nn.Module]:
+        """Return the tables themselves."""
+        return [type(owner).get_input_embeddings(owner) for owner in self._owners]  # type: ignore[attr-defined]
 
     def install(self) -> None:
         """Shadow `get_input_embeddings` of every text model."""
@@ -53,8 +61,7 @@ class HostEmbeddings:
 
         def get_input_embeddings() -> Any:
             embedding = original(reference())
-            # A patched table is cast by ComfyUI on the compute device, patches and all: not ours to replace.
-            if embedding.weight.device == self._device or getattr(embedding, "weight_function", None):
+            if embedding.weight.device == self._device:
                 return embedding
             return HostEmbedding(embedding, self._device)
 

@@ -166,8 +166,8 @@ def encode(clip: Any, text: str = "a (red:1.2) fox on a lake") -> tuple[torch.Te
         return clip.encode_from_tokens(clip.tokenize(text), return_pooled=True)
 
 
-def sample(comfy: ComfyUI, model: Any, steps: int = 2) -> torch.Tensor:
-    """A latent sampled by Euler steps with guidance."""
+def sample(comfy: ComfyUI, model: Any, steps: int = 2, hooks: Any = None) -> torch.Tensor:
+    """A latent sampled by Euler steps with guidance; ``hooks`` go to the positive condition."""
     generator = torch.Generator().manual_seed(5)
     conditions = [
         [
@@ -178,6 +178,8 @@ def sample(comfy: ComfyUI, model: Any, steps: int = 2) -> torch.Tensor:
         ]
         for _ in range(2)
     ]
+    if hooks is not None:
+        conditions[0][0][1]["hooks"] = hooks
     latent = torch.zeros(1, 16, 8, 8)
     noise = torch.randn(latent.shape, generator=generator)
     with torch.inference_mode():

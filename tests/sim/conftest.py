@@ -40,3 +40,10 @@ def comfy(sim: Accelerator, request: pytest.FixtureRequest) -> Iterator[ComfyUI]
     opened = ComfyUI(sim, **(marker.kwargs if marker else {}))
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def _inference_mode() -> Iterator[None]:
+    """ComfyUI's executor runs every node in it."""
+    with torch.inference_mode():
+        yield
