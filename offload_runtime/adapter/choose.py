@@ -13,6 +13,7 @@ from ..policy import Decision, Placement
 from ..policy import HostTier as Host
 from .backends import COMFYUI, Backend, StreamedFromFile, StreamedToDevice, Untouched
 from .handles import Handle
+from .structure import why_left_alone
 
 
 def choose_backend(
@@ -42,7 +43,7 @@ def _layerwise(
     decision: Decision, handle: Handle, stacks: Sequence[Stack], files: Sequence[Path], ledger: Ledger
 ) -> Backend:
     if not stacks:
-        return _comfyui(handle, "left to ComfyUI, because no repeated layers were found in it")
+        return _comfyui(handle, f"left to ComfyUI, because {why_left_alone(handle.patcher.model)}")
     if handle.slot == "vae" and handle.value.disable_offload:
         return _comfyui(handle, "left to ComfyUI, which does not allow this VAE to be offloaded")
     model = handle.patcher.model

@@ -49,7 +49,7 @@ class Schedule:
     def __init__(self, capacity: int, sizes: Sequence[int]) -> None:
         self.capacity = capacity
         self.held: dict[int, Region] = {}
-        self._sizes = sizes
+        self.sizes = sizes
         self._trace: Sequence[int] = ()
         self._positions: dict[int, list[int]] = {}
         self._staying: dict[int, Region] = {}
@@ -65,7 +65,7 @@ class Schedule:
         self._staying.clear()
         self._stream_from = 0
         for layer in self._choose_staying():
-            region = Region(self._stream_from, self._stream_from + self._sizes[layer])
+            region = Region(self._stream_from, self._stream_from + self.sizes[layer])
             self._staying[layer], self._stream_from = region, region.end
 
     def drop(self, layer: int) -> None:
@@ -99,11 +99,11 @@ class Schedule:
         for place in range(position + 1, len(self._trace) if position >= 0 else 0):
             layer = self._trace[place]
             wanted.add(layer)
-            if layer in self.held or not self._sizes[layer]:
+            if layer in self.held or not self.sizes[layer]:
                 continue
             free = [other for other in self.held if other not in wanted]
             free.sort(key=lambda other: -self._next_use(other, position))
-            then = self._sizes[self._trace[place + 1]] if place + 1 < len(self._trace) else 0
+            then = self.sizes[self._trace[place + 1]] if place + 1 < len(self._trace) else 0
             fetch = self._place(layer, free, then)
             if fetch is None and place == position + 1:
                 fetch = self._place(layer, free)
@@ -114,12 +114,12 @@ class Schedule:
 
     def _choose_staying(self) -> list[int]:
         """Return the layers to keep: as many as leave room for the largest two neighbours of the others."""
-        order = [layer for layer in dict.fromkeys(self._trace) if self._sizes[layer]]
+        order = [layer for layer in dict.fromkeys(self._trace) if self.sizes[layer]]
         repeated = [layer for layer in order if len(self._positions[layer]) > 1]
         for count in range(len(repeated), 0, -1):
             chosen = {repeated[i * len(repeated) // count] for i in range(count)}
-            rest = [self._sizes[layer] for layer in order if layer not in chosen]
-            if sum(self._sizes[layer] for layer in chosen) + largest_neighbours(rest) <= self.capacity:
+            rest = [self.sizes[layer] for layer in order if layer not in chosen]
+            if sum(self.sizes[layer] for layer in chosen) + largest_neighbours(rest) <= self.capacity:
                 return sorted(chosen)
         return []
 
@@ -137,7 +137,7 @@ class Schedule:
         for count in range(len(may_go) + 1):
             if count:
                 del kept[may_go[count - 1]]
-            region = self._staying.get(layer) or self._hole(kept.values(), self._sizes[layer], then)
+            region = self._staying.get(layer) or self._hole(kept.values(), self.sizes[layer], then)
             if region is not None and not any(region.overlaps(other) for other in kept.values()):
                 evicted = tuple(other for other in may_go[:count] if self.held[other].overlaps(region))
                 for other in evicted:

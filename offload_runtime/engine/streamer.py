@@ -156,7 +156,7 @@ class Streamer:
         self._forget_slots()
         if freed:
             self._lane.settle()
-        self._slots = None
+        self._slots, self._schedule = None, Schedule(0, [])
         self._leaving.clear()
         self._ledger.record_slots(-freed)
         return freed
@@ -187,6 +187,8 @@ class Streamer:
         if occupant is None or self._volatile or not _same(occupant.masters, masters):
             self._give_up(index)
             self._ensure_slots(packed_bytes(masters))
+            if self._schedule.sizes[index] != packed_bytes(masters):
+                self._forget_slots()  # ComfyUI has moved weights of it since: all is planned anew
             occupant = self._put(self._schedule.demand(index, position), masters)
         try:
             self._lane.wait(occupant.arrived)
@@ -205,7 +207,11 @@ class Streamer:
                 self._tier.expect(_masters(self._exchanges(layer)))
             return
         for fetch in self._schedule.ahead(index, position):
-            self._put(fetch, _masters(self._exchanges(fetch.layer)))
+            masters = _masters(self._exchanges(fetch.layer))
+            if packed_bytes(masters) == self._schedule.sizes[fetch.layer]:
+                self._put(fetch, masters)
+            else:  # its weights have been moved since the plan was made; it is copied when it runs
+                self._schedule.drop(fetch.layer)
 
     def _put(self, fetch: Fetch, masters: list[nn.Parameter]) -> _Occupant:
         slots, region = self._slots, fetch.region
