@@ -35,6 +35,10 @@ _OVERRIDES = (
 )
 
 
+_placed: weakref.WeakKeyDictionary[nn.Module, tuple[object, ...]] = weakref.WeakKeyDictionary()
+"""Model → what its weights were last placed for by one of us."""
+
+
 class Attachment:
     """What one patcher carries: its own streamer, and the way on and off."""
 
@@ -123,7 +127,6 @@ class _Account:
         self._tables = patcher.attachments[KEY].tables
         self._without_tables = self._whole - sum(parameter_bytes(table) for table in self._tables)
         self._limit = 0.0  # what the resident weights were chosen for
-        self._loaded = 0
         self._inside = 0
 
     def model_size(self) -> int:
@@ -133,11 +136,12 @@ class _Account:
         weights that never come. A loaded model is evicted the earlier, the more of it is not loaded: our slots
         are given back in no time, so they shall go before anybody's weights.
         """
-        if self._inside or self._streamer.slot_bytes:
+        if self._inside:
             return self._whole
-        resident = min(self._resident, self._without_tables)
-        planned = self._whole if self._fits else min(self._whole, resident + self._slots_to_plan())
-        return max(planned, self.loaded_size())
+        size = self._whole
+        if not (self._fits or self._streamer.slot_bytes):
+            size = min(size, min(self._resident, self._without_tables) + self._slots_to_plan())
+        return max(size, self.loaded_size())
 
     def loaded_size(self) -> int:
         """Return what is on the device: the weights that ComfyUI placed there, and the slots."""
@@ -149,16 +153,15 @@ class _Account:
         """Place the resident weights, within what ComfyUI allows now, and take the slots."""
         patcher: Any = self._patcher()
         self._streamer.free()
-        limit = self._choose_limit(patcher.model.model_loaded_weight_memory + extra_memory)
-        if self._must_start_over(patcher, limit):
+        self._limit = self._choose_limit(patcher.model.model_loaded_weight_memory + extra_memory)
+        if _placed.get(patcher.model) != self._placement():
             # Core takes weights back from a model that it calls low on memory only, and would take what is left
             # of them for its own: a LoRA would be lost, and some weights would be on the device uncounted.
             patcher.model.model_lowvram = True
             self._base.unpatch_model(patcher, patcher.offload_device)
-            self._limit = limit
         missing = self._limit - patcher.model.model_loaded_weight_memory
         change = self._true_sized(self._base.partially_load, device, missing, force_patch_weights)
-        self._loaded = patcher.model.model_loaded_weight_memory
+        _placed[patcher.model] = self._placement()
         self._pin(patcher)
         # The slots now, before a VAE divides what is free by the size of one image. If another program was
         # faster, the first layer that runs asks again.
@@ -174,6 +177,8 @@ class _Account:
         if freed < memory_to_free:
             missing = memory_to_free - freed
             freed += self._true_sized(self._base.partially_unload, device, missing, *args, **kwargs)
+            patcher: Any = self._patcher()
+            _placed[patcher.model] = self._placement()
         return freed
 
     def pin_weight_to_device(self, key: str) -> None:
@@ -199,15 +204,16 @@ class _Account:
         allowed = min(self._resident, (room - self._slots_to_plan()) // step * step)
         return self._whole if allowed >= self._without_tables else max(0.0, allowed)
 
-    def _must_start_over(self, patcher: Any, limit: float) -> bool:
-        """Tell whether what is on the device now was placed for somebody or something else.
+    def _placement(self) -> tuple[object, ...]:
+        """Return what decides which weights are on the device now.
 
         Core chooses anew what stays whenever it loads, and forgets what it had chosen before, so weights are
-        only kept for the same limit and the same patches.
+        only kept if they were placed for the same limit and the same patches, and nobody has moved any since.
         """
+        patcher: Any = self._patcher()
         model = patcher.model
-        same = model.current_weight_patches_uuid == patcher.patches_uuid and limit == self._limit
-        return not same or model.model_loaded_weight_memory > self._loaded
+        uuids = patcher.patches_uuid, model.current_weight_patches_uuid
+        return self._limit, *uuids, model.model_loaded_weight_memory
 
     def _slots_to_plan(self) -> int:
         """Return the bytes of slots that ComfyUI has to make room for.
