@@ -44,8 +44,6 @@ def _layerwise(
 ) -> Backend:
     if not stacks:
         return _comfyui(handle, f"left to ComfyUI, because {why_left_alone(handle.patcher.model)}")
-    if handle.slot == "vae" and handle.value.disable_offload:
-        return _comfyui(handle, "left to ComfyUI, which does not allow this VAE to be offloaded")
     model = handle.patcher.model
     if not _on_cpu(handle):
         host = decision.host_tier or Host.PINNED

@@ -66,7 +66,7 @@ def test_a_vae_that_comfyui_keeps_whole_is_left_alone_with_a_reason() -> None:
     placed = place(models.FAMILIES["vae"], vae, policy("layerwise"))
     models.reconstruct(placed.value)
     assert placed.row.applied == "comfyui"
-    assert "does not allow this VAE to be offloaded" in placed.row.how
+    assert "to be offloaded" in placed.row.why
     assert not any("forward" in module.__dict__ for module in placed.patcher.model.modules())
 
 
