@@ -122,8 +122,12 @@ class Layerwise:
 
     def applied(self) -> Applied:
         """Say how many layers run through the engine now, and what has been done so far."""
-        installed = max((a.streamer.installed_layers() for a in self._attachments), default=0)
-        slot = max((a.streamer.footprint for a in self._attachments), default=0)
+        streamers = [a.streamer for a in self._attachments]
+        active = max(streamers, key=Streamer.installed_layers, default=None)
+        installed = active.installed_layers() if active is not None else 0
+        if active is not None and installed and not active.streamed_bytes():
+            return Applied(Placement.RESIDENT.value, f"its layers are all on {self._device}, where they fit")
+        slot = max((streamer.footprint for streamer in streamers), default=0)
         state = (
             f"{installed} of {self._layers} layers run"
             if installed

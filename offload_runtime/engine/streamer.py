@@ -134,6 +134,10 @@ class Streamer:
         """Tell whether the parameter of this name belongs to one of the layers."""
         return name.startswith(self._prefixes)
 
+    def streamed_bytes(self) -> int:
+        """Return what one pass copies now; resident weights are not copied."""
+        return sum(self._sizes())
+
     def pack(self) -> None:
         """Bring the masters of every layer into the form that copies fastest."""
         packed: set[int] = set()
