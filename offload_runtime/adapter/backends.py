@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -90,7 +91,7 @@ class Untouched:
         return Applied(self._word, f"{self._how}; {loaded}")
 
 
-class Layerwise:
+class Layerwise(ABC):
     """The engine runs the layers out of slots.
 
     Lives on in a kept report, and refers to the model and to what is attached to it only weakly.
@@ -135,8 +136,9 @@ class Layerwise:
         )
         return Applied(Placement.LAYERWISE.value, f"{state} {self._how(format_bytes(slot))}")
 
+    @abstractmethod
     def _tier(self, model: nn.Module) -> HostTier:
-        raise NotImplementedError
+        """Return where the masters of the model's layers live."""
 
     def _embeddings(self, patcher: Any) -> HostEmbeddings | None:
         return None
@@ -144,8 +146,9 @@ class Layerwise:
     def _account(self, patcher: Any, streamer: Streamer) -> None:
         pass
 
+    @abstractmethod
     def _how(self, slot: str) -> str:
-        raise NotImplementedError
+        """Say how the layers run out of slots of a size, as the end of a sentence."""
 
 
 class StreamedToDevice(Layerwise):
