@@ -143,8 +143,9 @@ class Layerwise(ABC):
     def _embeddings(self, patcher: Any) -> HostEmbeddings | None:
         return None
 
+    @abstractmethod
     def _account(self, patcher: Any, streamer: Streamer) -> None:
-        pass
+        """Let ComfyUI plan with what the streamer takes of the device."""
 
     @abstractmethod
     def _how(self, slot: str) -> str:
@@ -189,6 +190,9 @@ class StreamedFromFile(Layerwise):
 
     def _tier(self, model: nn.Module) -> HostTier:
         return MappedTier(mapped_weights(model))
+
+    def _account(self, patcher: Any, streamer: Streamer) -> None:
+        """ComfyUI keeps no account of ordinary memory."""
 
     def _how(self, slot: str) -> str:
         dropped = "and dropped from memory after it" if can_page_out() else "and left to the system to drop"
