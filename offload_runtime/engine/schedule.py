@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -87,14 +87,15 @@ class Schedule:
         assert fetch is not None, "the slots hold at least the largest layer"
         return fetch
 
-    def ahead(self, running: int, position: int) -> list[Fetch]:
-        """Return the copies to start while a layer runs, the most urgent first.
+    def ahead(self, running: int, position: int) -> Iterator[Fetch]:
+        """Yield the copies to start while a layer runs, the most urgent first.
+
+        Each is planned when it is asked for, so that a copy that fails leaves no plan that nobody carried out.
 
         Args:
             running: the layer that runs now, whose weights must stay.
             position: its place in the trace, or -1 when it was not expected.
         """
-        fetches: list[Fetch] = []
         wanted: set[int] = {running, *self._staying}
         for place in range(position + 1, len(self._trace) if position >= 0 else 0):
             layer = self._trace[place]
@@ -109,8 +110,7 @@ class Schedule:
                 fetch = self._place(layer, free)
             if fetch is None:
                 break
-            fetches.append(fetch)
-        return fetches
+            yield fetch
 
     def _choose_staying(self) -> list[int]:
         """Return the layers to keep: as many as leave room for the largest two neighbours of the others."""

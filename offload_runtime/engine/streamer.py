@@ -193,7 +193,10 @@ class Streamer:
             self._ensure_slots(packed_bytes(masters))
             if self._schedule.sizes[index] != packed_bytes(masters):
                 self._forget_slots()  # ComfyUI has moved weights of it since: all is planned anew
-            occupant = self._put(self._schedule.demand(index, position), masters)
+            fetch = self._schedule.demand(index, position)
+            for other in fetch.evicted:
+                self._give_up(other)
+            occupant = self._put(fetch, masters)
         try:
             self._lane.wait(occupant.arrived)
         except BaseException:
@@ -211,6 +214,8 @@ class Streamer:
                 self._tier.expect(_masters(self._exchanges(layer)))
             return
         for fetch in self._schedule.ahead(index, position):
+            for other in fetch.evicted:  # in any case: the plan gives their memory to others from here on
+                self._give_up(other)
             masters = _masters(self._exchanges(fetch.layer))
             if packed_bytes(masters) == self._schedule.sizes[fetch.layer]:
                 self._put(fetch, masters)
@@ -220,8 +225,6 @@ class Streamer:
     def _put(self, fetch: Fetch, masters: list[nn.Parameter]) -> _Occupant:
         slots, region = self._slots, fetch.region
         assert slots is not None
-        for other in fetch.evicted:
-            self._give_up(other)
         after = tuple(event for left, event in self._leaving if left.overlaps(region))
         self._leaving = [
             (r, e) for r, e in self._leaving if not (region.start <= r.start and r.end <= region.end)

@@ -179,5 +179,5 @@ def test_the_two_largest_neighbours_are_room_enough_to_overlap_one_pass(sizes: l
     schedule.expect(range(6))
     schedule.demand(0, 0)
     for layer in range(5):
-        schedule.ahead(layer, layer)
+        list(schedule.ahead(layer, layer))
         assert layer + 1 in schedule.held

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import inspect
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import pytest
 import torch
@@ -281,3 +281,40 @@ def test_runs_inside_and_outside_inference_mode(model: Model, x: torch.Tensor) -
     with torch.inference_mode():
         inside = model(x).clone()
     assert torch.equal(model(x), inside)
+
+
+class SomeTier(EverythingTier):
+    """Copies ahead, and leaves alone what is in `resident`, as weights that ComfyUI has moved to the device."""
+
+    overlaps = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.resident: set[int] = set()
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        return id(tensor) not in self.resident
+
+
+def test_a_layer_that_becomes_resident_in_mid_use_leaves_no_stale_weights_behind(x: torch.Tensor) -> None:
+    """What was to give way for it has given way: its memory goes to the next one."""
+    torch.manual_seed(0)
+    model, order = Model(Block() for _ in range(4)), (0, 1, 2, 3, 0)
+
+    def run(on_layer: Callable[[int], None]) -> torch.Tensor:
+        out = x
+        for layer in order:
+            on_layer(layer)
+            out = model.blocks[layer](out)
+        return out
+
+    expected, tier = run(lambda layer: None), SomeTier()
+    streamer = streamer_for(model, tier=tier)
+    streamer.install()
+    streamer.allocate()
+
+    def move(layer: int) -> None:
+        if layer == 1:
+            tier.resident = {id(p) for p in model.blocks[2].parameters()}
+
+    assert torch.equal(run(move), expected)
