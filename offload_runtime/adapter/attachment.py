@@ -60,7 +60,7 @@ class Attachment:
 
     def eject(self, patcher: Any) -> None:
         """Unwrap the layers, unless another patcher of the same model has wrapped them since."""
-        if self._embeddings is not None and self.streamer.installed_layers():
+        if self._embeddings is not None:
             self._embeddings.uninstall()
         self.streamer.uninstall()
 
@@ -162,6 +162,7 @@ class _Account:
         missing = self._limit - patcher.model.model_loaded_weight_memory
         change = self._true_sized(self._base.partially_load, device, missing, force_patch_weights)
         _placed[patcher.model] = self._placement()
+        self._streamer.adjust()
         self._pin(patcher)
         # The slots now, before a VAE divides what is free by the size of one image. If another program was
         # faster, the first layer that runs asks again.
@@ -179,6 +180,7 @@ class _Account:
             freed += self._true_sized(self._base.partially_unload, device, missing, *args, **kwargs)
             patcher: Any = self._patcher()
             _placed[patcher.model] = self._placement()
+            self._streamer.adjust()
         return freed
 
     def pin_weight_to_device(self, key: str) -> None:

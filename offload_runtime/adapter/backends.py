@@ -124,16 +124,13 @@ class Layerwise(ABC):
     def applied(self) -> Applied:
         """Say how many layers run through the engine now, and what has been done so far."""
         streamers = [a.streamer for a in self._attachments]
-        active = max(streamers, key=Streamer.installed_layers, default=None)
-        installed = active.installed_layers() if active is not None else 0
-        if active is not None and installed and not active.streamed_bytes():
+        active = next((streamer for streamer in streamers if streamer.is_installed), None)
+        if active is not None and not active.streamed_bytes():
             return Applied(Placement.RESIDENT.value, f"its layers are all on {self._device}, where they fit")
         slot = max((streamer.footprint for streamer in streamers), default=0)
-        state = (
-            f"{installed} of {self._layers} layers run"
-            if installed
-            else f"not loaded now; when it is, its {self._layers} layers run"
-        )
+        state = f"not loaded now; when it is, its {self._layers} layers run"
+        if active is not None:
+            state = f"{active.streamed_layers()} of {self._layers} layers run"
         return Applied(Placement.LAYERWISE.value, f"{state} {self._how(format_bytes(slot))}")
 
     @abstractmethod

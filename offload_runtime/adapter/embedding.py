@@ -39,6 +39,7 @@ class HostEmbeddings:
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
         self._device = device
+        self._stand_ins: dict[nn.Module, Any] = {}
         self._owners = [m for m in model.modules() if callable(getattr(m, "get_input_embeddings", None))]
 
     def tables(self) -> list[nn.Module]:
@@ -48,12 +49,14 @@ class HostEmbeddings:
     def install(self) -> None:
         """Shadow `get_input_embeddings` of every text model."""
         for owner in self._owners:
-            owner.__dict__["get_input_embeddings"] = self._stand_in(owner)
+            owner.__dict__["get_input_embeddings"] = self._stand_ins[owner] = self._stand_in(owner)
 
     def uninstall(self) -> None:
-        """Give the original method back."""
-        for owner in self._owners:
-            owner.__dict__.pop("get_input_embeddings", None)
+        """Give the original method back, unless somebody else has shadowed it since."""
+        for owner, stand_in in self._stand_ins.items():
+            if owner.__dict__.get("get_input_embeddings") is stand_in:
+                del owner.__dict__["get_input_embeddings"]
+        self._stand_ins.clear()
 
     def _stand_in(self, owner: nn.Module) -> Any:
         original = type(owner).get_input_embeddings  # type: ignore[attr-defined]

@@ -109,7 +109,14 @@ def _units(name: str, container: nn.Module) -> Iterator[Layer]:
         if (_is_container(child) and not isinstance(child, nn.Sequential)) or _is_walked(child):
             yield from _units(path, child)
         elif next(child.parameters(), None) is not None:
-            yield Layer(path, child)
+            yield Layer(path, child, tuple(_single_operations(child)))
+
+
+def _single_operations(layer: nn.Module) -> Iterator[nn.Module]:
+    """Yield the operations of a layer that ComfyUI itself brings to the device one by one, when they are called."""
+    for module in layer.modules():
+        if module is not layer and hasattr(module, "comfy_cast_weights") and not list(module.children()):
+            yield module
 
 
 def _is_container(module: nn.Module) -> bool:

@@ -44,26 +44,31 @@ class Schedule:
     Args:
         capacity: bytes of the slots; at least the largest layer.
         sizes: layer → bytes; a layer of no bytes needs no copy.
+        start: where these bytes begin.
     """
 
-    def __init__(self, capacity: int, sizes: Sequence[int]) -> None:
+    def __init__(self, capacity: int, sizes: Sequence[int], start: int = 0) -> None:
         self.capacity = capacity
         self.held: dict[int, Region] = {}
         self.sizes = sizes
+        self._start, self._end = start, start + capacity
         self._trace: Sequence[int] = ()
+        self._to_copy: list[int] = []  # places in the trace of what takes room
         self._positions: dict[int, list[int]] = {}
         self._staying: dict[int, Region] = {}
-        self._stream_from = 0  # the bytes before are for those that stay
+        self._stream_from = start  # the bytes before are for those that stay
 
     def expect(self, trace: Sequence[int]) -> None:
         """Take the order in which layers are expected to run. Forgets what lies in the slots."""
         positions: defaultdict[int, list[int]] = defaultdict(list)
         for position, layer in enumerate(trace):
-            positions[layer].append(position)
+            if self.sizes[layer]:
+                positions[layer].append(position)
         self._trace, self._positions = trace, dict(positions)
+        self._to_copy = sorted(place for places in positions.values() for place in places)
         self.held.clear()
         self._staying.clear()
-        self._stream_from = 0
+        self._stream_from = self._start
         for layer in self._choose_staying():
             region = Region(self._stream_from, self._stream_from + self.sizes[layer])
             self._staying[layer], self._stream_from = region, region.end
@@ -82,39 +87,41 @@ class Schedule:
             fetch is None
         ):  # a layer that nobody expected, larger than what streams: nothing stays from here on
             self._staying.clear()
-            self._stream_from = 0
+            self._stream_from = self._start
             fetch = self._place(layer, list(self.held))
         assert fetch is not None, "the slots hold at least the largest layer"
         return fetch
 
-    def ahead(self, running: int, position: int) -> Iterator[Fetch]:
-        """Yield the copies to start while a layer runs, the most urgent first.
+    def ahead(self, running: Iterable[int], position: int) -> Iterator[Fetch]:
+        """Yield the copies to start while layers run, the most urgent first.
 
         Each is planned when it is asked for, so that a copy that fails leaves no plan that nobody carried out.
 
         Args:
-            running: the layer that runs now, whose weights must stay.
+            running: the layer that runs now, and those that it runs in: their weights must stay.
             position: its place in the trace, or -1 when it was not expected.
         """
-        wanted: set[int] = {running, *self._staying}
-        for place in range(position + 1, len(self._trace) if position >= 0 else 0):
-            layer = self._trace[place]
+        if position < 0 or self.held.keys() >= self._positions.keys():
+            return
+        first = bisect_right(self._to_copy, position)
+        wanted: set[int] = {*running, *self._staying}
+        for following in range(first, len(self._to_copy)):
+            layer = self._trace[self._to_copy[following]]
             wanted.add(layer)
-            if layer in self.held or not self.sizes[layer]:
+            if layer in self.held:
                 continue
             free = [other for other in self.held if other not in wanted]
             free.sort(key=lambda other: -self._next_use(other, position))
-            then = self.sizes[self._trace[place + 1]] if place + 1 < len(self._trace) else 0
-            fetch = self._place(layer, free, then)
-            if fetch is None and place == position + 1:
+            fetch = self._place(layer, free, self._size_at(following + 1))
+            if fetch is None and following == first:
                 fetch = self._place(layer, free)
             if fetch is None:
-                break
+                return
             yield fetch
 
     def _choose_staying(self) -> list[int]:
         """Return the layers to keep: as many as leave room for the largest two neighbours of the others."""
-        order = [layer for layer in dict.fromkeys(self._trace) if self.sizes[layer]]
+        order = list(self._positions)
         repeated = [layer for layer in order if len(self._positions[layer]) > 1]
         for count in range(len(repeated), 0, -1):
             chosen = {repeated[i * len(repeated) // count] for i in range(count)}
@@ -127,6 +134,10 @@ class Schedule:
         positions = self._positions.get(layer, [])
         after = bisect_right(positions, position)
         return positions[after] if after < len(positions) else NEVER
+
+    def _size_at(self, place: int) -> int:
+        """Return the bytes of the layer at a place among those to copy; 0 behind the last one."""
+        return self.sizes[self._trace[self._to_copy[place]]] if place < len(self._to_copy) else 0
 
     def _place(self, layer: int, may_go: Sequence[int], then: int = 0) -> Fetch | None:
         """Place a layer, letting as few of the others go as need be, the first ones first.
@@ -150,13 +161,13 @@ class Schedule:
         """Return a place at an end of the tightest hole that will do."""
         places: list[tuple[int, Region]] = []
         start = self._stream_from
-        for region in (*sorted(kept), Region(self.capacity, self.capacity)):
+        for region in (*sorted(kept), Region(self._end, self._end)):
             room = region.start - start
             if room >= size:
                 places.append((room, Region(start, start + size)))
                 places.append((room, Region(region.start - size, region.start)))
             start = max(start, region.end)
-        fit = [(r, p) for r, p in places if max(p.start - self._stream_from, self.capacity - p.end) >= then]
+        fit = [(r, p) for r, p in places if max(p.start - self._stream_from, self._end - p.end) >= then]
         return min(fit, key=lambda place: place[0])[1] if fit else None
 
 

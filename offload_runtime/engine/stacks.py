@@ -11,10 +11,15 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Layer:
-    """One element of a stack, the unit of transfer."""
+    """One element of a stack, normally the unit of transfer.
+
+    Attributes:
+        parts: operations inside it that may be moved on their own: whoever needs their weights calls them.
+    """
 
     name: str
     module: nn.Module
+    parts: tuple[nn.Module, ...] = ()
 
     @property
     def bytes(self) -> int:

@@ -11,19 +11,21 @@ While a layer computes, those that ran after it last time are copied into what i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from torch import nn
 
+from .areas import Areas
 from .lane import Event, Lane
 from .ledger import Ledger
-from .schedule import Fetch, Region, Schedule, largest_neighbours
+from .schedule import Fetch, Region, largest_neighbours
 from .slots import Slots, layout_of, packed_bytes, why_unmovable
 from .stacks import Layer, Stack, stack_layers
 from .tiers import HostTier
 from .trace import Trace
+from .units import Units
 from .wrapper import unwrap, wrap, wrapped_by, wrapper_of
 
 
@@ -35,23 +37,25 @@ class _Exchange(NamedTuple):
     master: nn.Parameter
 
 
-@dataclass
+@dataclass(slots=True)
 class _Occupant:
-    """A layer in the slots, with the events that order its use.
+    """A unit in the slots, with the events that order its use.
 
     Attributes:
-        masters: the weights that were copied; others now mean that the copy is stale.
-        views: the same weights in the slots.
+        swaps: each entry that is exchanged, its weight, and the same weight in the slots.
         region: where it lies.
         arrived: after this event it may be read.
         released: after this event it may be overwritten.
     """
 
-    masters: list[nn.Parameter]
-    views: list[nn.Parameter]
+    swaps: list[tuple[dict[str, nn.Parameter | None], str, nn.Parameter, nn.Parameter]]
     region: Region
     arrived: Event
     released: Event = None
+
+    def is_current(self) -> bool:
+        """Tell whether its weights are those that were copied: a LoRA or a refit may have replaced some."""
+        return all(parameters.get(name) is master for parameters, name, master, _ in self.swaps)
 
 
 class Streamer:
@@ -65,7 +69,8 @@ class Streamer:
         lane: the way to the compute device.
         tier: where the masters live.
         ledger: counts what is done.
-        budget: bytes that the slots may take; one layer is always let in.
+        budget: bytes that the slots may take. Below two layers, the layers are split; one layer, or one part of
+            each and the rest of it, is always let in.
         trace: the order of the last use, where it is known already.
     """
 
@@ -80,16 +85,17 @@ class Streamer:
     ) -> None:
         self._layers = tuple(layer for layer in stack_layers(stacks) if not _is_compiled(layer))
         self._prefixes = tuple(f"{layer.name}." for layer in self._layers)
-        # Where the weights are looked up when a layer runs: walking its modules every time would cost more.
-        self._entries = [list(_entries(layer.module)) for layer in self._layers]
         self._lane = lane
         self._tier = tier
         self._ledger = ledger
         self._budget = budget
+        # Where the weights are looked up when a unit runs: walking its modules every time would cost more.
+        self._units = Units(self._layers, self._room_to_split_for())
         self._trace = trace or Trace()
-        self._volatile = False
+        self._installed = self._volatile = False
         self._slots: Slots | None = None
-        self._schedule = Schedule(0, [])
+        self._areas = Areas([], 0)
+        self._running: list[int] = []
         self._held: dict[int, _Occupant] = {}
         self._leaving: list[tuple[Region, Event]] = []  # memory that was given up, and when it is free
 
@@ -100,8 +106,19 @@ class Streamer:
 
     @property
     def footprint(self) -> int:
-        """The most that the slots take while the component is loaded: the largest two neighbours."""
-        return self._capacity([packed_bytes(_streamable(layer)) for layer in self._layers])
+        """The most that the slots take while the component is loaded."""
+        return self._plan([packed_bytes(_streamable(unit.parameters())) for unit in self._units.all]).capacity
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """The layers that this streamer runs."""
+        return self._layers
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether the layers run through this streamer, and through no other one that was installed later."""
+        wrappers = (wrapper_of(unit.module) for unit in self._units.all)
+        return self._installed and all(w is None or w.runner() is self for w in wrappers)
 
     def install(self, *, volatile: bool = False) -> None:
         """Wrap every layer's `forward`, in place of another streamer's wrapper if there is one.
@@ -110,25 +127,27 @@ class Streamer:
             volatile: the weights may be written in place between two runs of this use, so that nothing may be
                 copied before it is needed, nor be kept.
         """
-        self._volatile = volatile
-        self._trace.begin_use(range(len(self._layers)))
+        self._installed, self._volatile = True, volatile
+        self._trace.begin_use(self._units.order)
         self._forget_slots()
-        for index, layer in enumerate(self._layers):
-            if not wrapped_by(layer.module, self):
-                if wrapper_of(layer.module) is not None:
-                    unwrap(layer.module)
-                wrap(layer.module, index, self)
+        self._wrap()
+
+    def adjust(self) -> None:
+        """Hear that weights have been moved to the device or back: wrap what is to be copied now, and only that."""
+        if self.is_installed:
+            self._wrap()
 
     def uninstall(self) -> None:
-        """Unwrap the layers that this streamer wrapped, and no others."""
+        """Unwrap what this streamer wrapped, and nothing else."""
+        self._installed = False
         self._forget_slots()
-        for layer in self._layers:
-            if wrapped_by(layer.module, self):
-                unwrap(layer.module)
+        for unit in self._units.all:
+            if wrapped_by(unit.module, self):
+                unwrap(unit.module)
 
-    def installed_layers(self) -> int:
-        """Return how many layers run through this streamer now, read back from the layers."""
-        return sum(wrapped_by(layer.module, self) for layer in self._layers)
+    def streamed_layers(self) -> int:
+        """Return how many layers have weights that are copied when they run."""
+        return sum(any(map(self._is_to_copy, layer.module.parameters())) for layer in self._layers)
 
     def streams(self, name: str) -> bool:
         """Tell whether the parameter of this name belongs to one of the layers."""
@@ -139,91 +158,111 @@ class Streamer:
         return sum(self._sizes())
 
     def pack(self) -> None:
-        """Bring the masters of every layer into the form that copies fastest."""
+        """Bring the masters of every unit into the form that copies fastest."""
         packed: set[int] = set()
-        for index in range(len(self._layers)):
+        for index in range(len(self._units.all)):
             masters = _masters(self._exchanges(index))
-            # A weight that an earlier layer uses, too, is in that layer's block, and can only be in one.
+            # A weight that an earlier one uses, too, is in that one's block, and can only be in one.
             if packed.isdisjoint(map(id, masters)):
                 self._tier.pack(masters)
             packed.update(map(id, masters))
 
     def allocate(self) -> None:
         """Take the slots' memory now, so that nobody else plans with it: as much as the streamed layers need."""
-        needed = self._capacity(self._sizes())
-        if needed:
-            self._ensure_slots(needed)
+        areas = self._plan(self._sizes())
+        if areas.capacity > self.slot_bytes:
+            self.free()
+            self._slots = Slots(areas.capacity, self._lane.device)
+            self._ledger.record_slots(self.slot_bytes)
+            # The memory may be what compute has just given back, and is still working on.
+            self._leaving = [(Region(0, self.slot_bytes), self._lane.mark())]
+            self._begin(areas)
 
     def free(self) -> int:
         """Give the slots' memory back and return how many bytes that were."""
         freed = self.slot_bytes
-        self._forget_slots()
+        self._give_up_all()
         if freed:
             self._lane.settle()
-        self._slots, self._schedule = None, Schedule(0, [])
+        self._slots, self._areas = None, Areas([], 0)
         self._leaving.clear()
         self._ledger.record_slots(-freed)
         return freed
 
     def run(self, index: int, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Call the `forward` of one of the layers with its weights in a slot."""
+        """Call the `forward` of one of the units with its weights in a slot."""
         position = self._trace.record(index)
-        self._ledger.layer_runs += 1
-        exchanges = self._exchanges(index)
-        if not exchanges:
-            self._look_ahead(index, position)
-            return forward(*args, **kwargs)
-        occupant = self._ready(index, position, _masters(exchanges))
+        if index < self._units.layers:
+            self._ledger.layer_runs += 1
+        self._running.append(index)
         try:
-            in_slot = {id(m): v for m, v in zip(occupant.masters, occupant.views, strict=True)}
-            for exchange in exchanges:
-                exchange.parameters[exchange.name] = in_slot[id(exchange.master)]
-            self._look_ahead(index, position)
+            return self._run(index, position, forward, args, kwargs)
+        except BaseException:
+            self._trace.break_off()
+            raise
+        finally:
+            self._running.pop()
+
+    def _run(self, index: int, position: int, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        occupant = self._held.get(index)
+        if occupant is None or self._volatile or not occupant.is_current():
+            exchanges = self._exchanges(index)
+            if not exchanges:
+                self._look_ahead(position)
+                return forward(*args, **kwargs)
+            occupant = self._bring(index, position, exchanges)
+        self._wait(index, occupant)
+        swaps = occupant.swaps
+        try:
+            for parameters, name, _, view in swaps:
+                parameters[name] = view
+            self._look_ahead(position)
             return forward(*args, **kwargs)
         finally:
-            for exchange in exchanges:
-                exchange.parameters[exchange.name] = exchange.master
+            for parameters, name, master, _ in swaps:
+                parameters[name] = master
             occupant.released = self._lane.mark()
 
-    def _ready(self, index: int, position: int, masters: list[nn.Parameter]) -> _Occupant:
-        """Return the layer in a slot, copied there now if it was not expected, and ordered before later work."""
-        occupant = self._held.get(index)
-        if occupant is None or self._volatile or not _same(occupant.masters, masters):
-            self._give_up(index)
-            self._ensure_slots(packed_bytes(masters))
-            if self._schedule.sizes[index] != packed_bytes(masters):
-                self._forget_slots()  # ComfyUI has moved weights of it since: all is planned anew
-            fetch = self._schedule.demand(index, position)
-            for other in fetch.evicted:
-                self._give_up(other)
-            occupant = self._put(fetch, masters)
+    def _bring(self, index: int, position: int, exchanges: list[_Exchange]) -> _Occupant:
+        """Start to copy a unit that was not expected."""
+        size = packed_bytes(_masters(exchanges))
+        self._give_up(index)
+        if self._slots is None or self._areas.sizes[index] != size:
+            # ComfyUI has moved weights of it since. New slots: what it runs in may still be in the old ones.
+            self.free()
+            self.allocate()
+        fetch = self._areas.demand(index, position)
+        for other in fetch.evicted:
+            assert other not in self._running, "layers do not run in one another"
+            self._give_up(other)
+        return self._put(fetch, exchanges)
+
+    def _wait(self, index: int, occupant: _Occupant) -> None:
         try:
             self._lane.wait(occupant.arrived)
         except BaseException:
             self._give_up(index)
             raise
-        return occupant
 
-    def _look_ahead(self, index: int, position: int) -> None:
+    def _look_ahead(self, position: int) -> None:
         """Start to copy what is expected next into what is free."""
         if self._volatile or position < 0:
             return
         if not self._tier.overlaps:
-            following = self._trace.expected[position + 1 : position + 2]
-            for layer in following:
-                self._tier.expect(_masters(self._exchanges(layer)))
+            for following in self._trace.expected[position + 1 : position + 2]:
+                self._tier.expect(_masters(self._exchanges(following)))
             return
-        for fetch in self._schedule.ahead(index, position):
+        for fetch in self._areas.ahead(self._running, position):
             for other in fetch.evicted:  # in any case: the plan gives their memory to others from here on
                 self._give_up(other)
-            masters = _masters(self._exchanges(fetch.layer))
-            if packed_bytes(masters) == self._schedule.sizes[fetch.layer]:
-                self._put(fetch, masters)
+            exchanges = self._exchanges(fetch.layer)
+            if packed_bytes(_masters(exchanges)) == self._areas.sizes[fetch.layer]:
+                self._put(fetch, exchanges)
             else:  # its weights have been moved since the plan was made; it is copied when it runs
-                self._schedule.drop(fetch.layer)
+                self._areas.drop(fetch.layer)
 
-    def _put(self, fetch: Fetch, masters: list[nn.Parameter]) -> _Occupant:
-        slots, region = self._slots, fetch.region
+    def _put(self, fetch: Fetch, exchanges: list[_Exchange]) -> _Occupant:
+        slots, region, masters = self._slots, fetch.region, _masters(exchanges)
         assert slots is not None
         after = tuple(event for left, event in self._leaving if left.overlaps(region))
         self._leaving = [
@@ -245,65 +284,76 @@ class Streamer:
             self._lane.finish(arrived)
         self._tier.finish(masters)
         self._ledger.record_move(self._tier.name, sum(master.nbytes for master in masters))
-        occupant = self._held[fetch.layer] = _Occupant(masters, views, region, arrived)
+        in_slot = {id(m): v for m, v in zip(masters, views, strict=True)}
+        swaps = [(e.parameters, e.name, e.master, in_slot[id(e.master)]) for e in exchanges]
+        occupant = self._held[fetch.layer] = _Occupant(swaps, region, arrived)
         return occupant
 
     def _give_up(self, index: int) -> None:
-        """Let a layer's memory go, as soon as what reads and writes it is done."""
+        """Let a unit's memory go, as soon as what reads and writes it is done."""
         occupant = self._held.pop(index, None)
-        self._schedule.drop(index)
+        self._areas.drop(index)
         if occupant is not None:
             self._leaving += [(occupant.region, occupant.arrived), (occupant.region, occupant.released)]
 
-    def _ensure_slots(self, capacity: int) -> None:
-        if self._slots is None or self._slots.capacity < capacity:
-            self.free()
-            self._slots = Slots(max(capacity, self._capacity(self._sizes())), self._lane.device)
-            self._ledger.record_slots(self._slots.capacity)
-            # The memory may be what compute has just given back, and is still working on.
-            self._leaving = [(Region(0, self._slots.capacity), self._lane.mark())]
-            self._begin_schedule()
-
-    def _begin_schedule(self) -> None:
-        self._schedule = Schedule(self.slot_bytes, self._sizes())
-        self._schedule.expect(self._trace.expected)
-
-    def _sizes(self) -> list[int]:
-        """Return what each layer takes in the slots now; resident weights take nothing."""
-        return [packed_bytes(_masters(self._exchanges(index))) for index in range(len(self._layers))]
-
-    def _capacity(self, sizes: Sequence[int]) -> int:
-        largest = max(sizes, default=0)
-        if not self._tier.overlaps:
-            return largest
-        pair = largest_neighbours(sizes)
-        return max(largest, pair if self._budget is None else min(pair, self._budget))
-
-    def _forget_slots(self) -> None:
-        """Drop what the slots hold. Between two uses anybody may write the masters: no copy reads them then."""
+    def _give_up_all(self) -> None:
+        """Empty the slots. Between two uses anybody may write the masters: no copy reads them then."""
         for index, occupant in list(self._held.items()):
             self._give_up(index)
             self._lane.finish(occupant.arrived)
-        if self._slots is not None:
-            self._begin_schedule()
+
+    def _forget_slots(self) -> None:
+        """Empty the slots, and plan anew for what is to be copied now."""
+        self._give_up_all()
+        areas = self._plan(self._sizes())
+        if areas.capacity > self.slot_bytes:
+            self.free()  # they are too small now
+        else:
+            self._begin(areas)
+
+    def _begin(self, areas: Areas) -> None:
+        self._areas = areas
+        areas.expect(self._trace.expected)
+
+    def _plan(self, sizes: Sequence[int]) -> Areas:
+        return Areas(sizes, self._units.layers, self._budget, ahead=self._tier.overlaps)
+
+    def _sizes(self) -> list[int]:
+        """Return what each unit takes in the slots now; resident weights take nothing."""
+        return [packed_bytes(_masters(self._exchanges(index))) for index in range(len(self._units.all))]
+
+    def _room_to_split_for(self) -> int | None:
+        """Return the budget, when it is too small for a whole layer beside the one that runs."""
+        sizes = [packed_bytes(_streamable(layer.module.parameters())) for layer in self._layers]
+        split = self._budget is not None and self._budget < largest_neighbours(sizes)
+        return self._budget if split and self._tier.overlaps else None
+
+    def _wrap(self) -> None:
+        """Wrap the units that have weights to copy; every layer until a use has told how often it runs."""
+        unknown = self._units.layers if self._trace.passes is None else 0
+        for index, unit in enumerate(self._units.all):
+            wanted = index < unknown or bool(self._exchanges(index))
+            if wanted and wrapped_by(unit.module, self):
+                continue
+            if wrapper_of(unit.module) is not None:
+                unwrap(unit.module)
+            if wanted:
+                wrap(unit.module, index, self)
+
+    def _is_to_copy(self, parameter: nn.Parameter) -> bool:
+        return self._tier.holds(parameter) and why_unmovable(parameter) is None
 
     def _exchanges(self, index: int) -> list[_Exchange]:
         return [
             _Exchange(parameters, name, parameter)
-            for parameters, name in self._entries[index]
-            if (parameter := parameters.get(name)) is not None
-            and self._tier.holds(parameter)
-            and why_unmovable(parameter) is None
+            for parameters, name in self._units.all[index].entries
+            if (parameter := parameters.get(name)) is not None and self._is_to_copy(parameter)
         ]
 
 
-def _streamable(layer: Layer) -> list[nn.Parameter]:
+def _streamable(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
     """Return the weights that are streamed when they are on the host, wherever they are now."""
-    return [
-        parameter
-        for parameter in layer.module.parameters()
-        if parameter.device.type not in ("cpu", "meta") or why_unmovable(parameter) is None
-    ]
+    return [p for p in parameters if p.device.type not in ("cpu", "meta") or why_unmovable(p) is None]
 
 
 def _is_compiled(layer: Layer) -> bool:
@@ -313,13 +363,3 @@ def _is_compiled(layer: Layer) -> bool:
 
 def _masters(exchanges: Sequence[_Exchange]) -> list[nn.Parameter]:
     return list({id(e.master): e.master for e in exchanges}.values())  # a tied weight is copied once
-
-
-def _same(one: Sequence[nn.Parameter], other: Sequence[nn.Parameter]) -> bool:
-    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
-
-
-def _entries(module: nn.Module) -> Iterator[tuple[dict[str, nn.Parameter | None], str]]:
-    for child in module.modules():
-        for name in child._parameters:
-            yield child._parameters, name

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from offload_runtime.engine import Lane, Layer, Ledger, MemoryTier, PackedWeights, Stack, Streamer
+from offload_runtime.engine import Lane, Layer, Ledger, MemoryTier, PackedWeights, Stack, Streamer, Trace
 
 from . import Accelerator
 
@@ -47,15 +47,23 @@ def pin(size: int) -> torch.Tensor:
 
 
 def stream(
-    sim: Accelerator, model: Model, *, pinned: bool = True, budget: int | None = None
+    sim: Accelerator, model: Model, *, pinned: bool = True, budget: int | None = None, parts: bool = False
 ) -> tuple[Streamer, Ledger]:
-    layers = tuple(Layer(f"blocks.{i}", block) for i, block in enumerate(model.blocks))
+    layers = tuple(
+        Layer(f"blocks.{i}", block, (block.up, block.down) if parts else ())
+        for i, block in enumerate(model.blocks)
+    )
     tier, ledger = MemoryTier(sim.device, PackedWeights(pin if pinned else lambda size: None)), Ledger()
     streamer = Streamer([Stack("blocks", layers)], Lane(sim.device), tier, ledger, budget)
     streamer.pack()
     streamer.install()
     streamer.allocate()
     return streamer, ledger
+
+
+def packed(module: nn.Module) -> int:
+    """The bytes that a module takes in the slots."""
+    return sum(-(-p.nbytes // 256) * 256 for p in module.parameters())
 
 
 FORWARD = list(range(6))
@@ -149,9 +157,103 @@ def test_a_budget_bounds_the_slots_down_to_one_layer(sim: Accelerator, budget: i
     model, x = Model(inner), torch.randn(3, 64)
     expected = Model(inner).run(x, FORWARD)
     streamer, _ = stream(sim, model, budget=budget)
-    largest = max(sum(-(-p.nbytes // 256) * 256 for p in b.parameters()) for b in model.blocks)
+    largest = max(map(packed, model.blocks))
     assert streamer.slot_bytes <= max(budget, largest)
     assert torch.equal(model.run(x.to(sim.device), FORWARD).cpu(), expected)
+
+
+@pytest.mark.parametrize("pinned", [True, False], ids=["pinned", "pageable"])
+@pytest.mark.parametrize("order", ORDERS)
+def test_below_two_layers_the_parts_of_a_layer_stream_within_the_budget(
+    sim: Accelerator, order: str, pinned: bool
+) -> None:
+    inner = [64, 512, 128, 1024, 32, 256]
+    model, x = Model(inner), torch.randn(3, 64)
+    expected = model.run(x, ORDERS[order])
+    largest = max(max(map(packed, (b.up, b.down))) for b in model.blocks)
+    budget, live = largest + 100 * KIB, sim.memory.live
+    assert budget < max(map(packed, model.blocks))
+    streamer, _ = stream(sim, model, pinned=pinned, budget=budget, parts=True)
+    for _ in range(3):
+        given = x.to(sim.device)
+        before = sim.memory.live
+        assert torch.equal(model.run(given, ORDERS[order]).cpu(), expected)
+        assert sim.memory.live == before, "nothing is allocated in a use"
+        streamer.install()
+        del given
+    assert 0 < streamer.slot_bytes <= budget
+    streamer.uninstall()
+    streamer.free()
+    assert sim.memory.live == live
+    assert not any("forward" in module.__dict__ for module in model.modules())
+
+
+def test_parts_are_copied_ahead_and_once(sim: Accelerator) -> None:
+    model, x = Model([4096] * 6, width=256), torch.randn(64, 256).to(sim.device)
+    streamer, ledger = stream(sim, model, budget=2 * packed(model.blocks[0].up) + 64 * KIB, parts=True)
+    model.run(x, FORWARD)
+    streamer.install()
+    before = ledger.moved["memory"]
+    with sim.measure() as m:
+        model.run(x, FORWARD)
+    assert ledger.moved["memory"] - before == sum(p.nbytes for p in model.parameters())
+    assert m.overlap_ms > 0
+
+
+def test_clones_that_split_and_that_do_not_take_turns(sim: Accelerator) -> None:
+    """They share one trace, because they run the same layers."""
+    model, x, trace = Model([256] * 6), torch.randn(3, 64), Trace()
+    expected = model.run(x, FORWARD)
+    tier = MemoryTier(sim.device, PackedWeights(pin))
+    layers = tuple(Layer(f"blocks.{i}", b, (b.up, b.down)) for i, b in enumerate(model.blocks))
+    budgets = (None, 160 * KIB, None, 160 * KIB)
+    streamers = [
+        Streamer([Stack("blocks", layers)], Lane(sim.device), tier, Ledger(), budget, trace)
+        for budget in budgets
+    ]
+    for streamer in streamers:
+        streamer.pack()
+        streamer.install()
+        assert torch.equal(model.run(x.to(sim.device), FORWARD).cpu(), expected)
+        streamer.uninstall()
+        streamer.free()
+
+
+def test_a_layer_that_needs_no_copy_is_not_wrapped_once_its_passes_are_known(sim: Accelerator) -> None:
+    model, x = Model([256] * 6), torch.randn(3, 64).to(sim.device)
+    streamer, ledger = stream(sim, model)
+    model.blocks[1].to(sim.device)
+    model.run(x, FORWARD)
+    assert ledger.layer_runs == 6, "the first use tells how often each layer runs"
+    streamer.install()
+    wrapped = ["forward" in block.__dict__ for block in model.blocks]
+    assert wrapped == [True, False, True, True, True, True]
+    expected = model.run(x, FORWARD).cpu()
+    model.blocks[1].to("cpu")
+    model.blocks[4].to(sim.device)
+    streamer.adjust()
+    assert torch.equal(model.run(x, FORWARD).cpu(), expected)
+    assert ledger.layer_runs == 16
+
+
+def test_an_interrupted_use_is_not_what_the_next_one_is_predicted_from(sim: Accelerator) -> None:
+    model, x = Model([4096] * 6, width=256), torch.randn(512, 256).to(sim.device)
+    streamer, _ = stream(sim, model)
+    model.run(x, FORWARD)
+    streamer.install()
+    with sim.measure() as whole:
+        model.run(x, FORWARD)
+    hook = model.blocks[2].down.register_forward_pre_hook(
+        lambda *args: (_ for _ in ()).throw(KeyboardInterrupt)
+    )
+    streamer.install()
+    with pytest.raises(KeyboardInterrupt):
+        model.run(x, FORWARD)
+    hook.remove()
+    streamer.install()
+    with sim.measure() as again:
+        model.run(x, FORWARD)
+    assert again.ms < 1.02 * whole.ms
 
 
 def test_weights_that_are_replaced_or_written_are_seen(sim: Accelerator) -> None:

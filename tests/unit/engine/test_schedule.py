@@ -45,7 +45,7 @@ class Replay:
                     released,
                     per_byte,
                 )
-            for fetch in self.schedule.ahead(layer, position):
+            for fetch in self.schedule.ahead([layer], position):
                 link = self._copy(fetch, link, arrived, released, per_byte)
             now = max(now, arrived[layer]) + compute[layer]
             released[layer] = now
@@ -179,5 +179,5 @@ def test_the_two_largest_neighbours_are_room_enough_to_overlap_one_pass(sizes: l
     schedule.expect(range(6))
     schedule.demand(0, 0)
     for layer in range(5):
-        list(schedule.ahead(layer, layer))
+        list(schedule.ahead([layer], layer))
         assert layer + 1 in schedule.held

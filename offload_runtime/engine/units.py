@@ -1,0 +1,69 @@
+"""Units: what is copied at once. A layer; or, where the slots cannot hold two of them, its large operations.
+
+A unit is wrapped on its own, so that its weights are in a slot only while it runs. The parts of a split layer
+run inside that layer, which keeps the rest of its weights (norms, biases, small operations) for as long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from torch import nn
+
+from .stacks import Layer, parameter_bytes
+
+REST = 16
+"""A layer is split until what is left of it takes at most one part in so many of the slots."""
+
+Entry = tuple[dict[str, nn.Parameter | None], str]
+
+
+class Unit(NamedTuple):
+    """A module that is wrapped, and the entries of `_parameters` that are exchanged while it runs."""
+
+    module: nn.Module
+    entries: tuple[Entry, ...]
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Yield its weights, a tied one once."""
+        found = (parameters.get(name) for parameters, name in self.entries)
+        yield from {id(parameter): parameter for parameter in found if parameter is not None}.values()
+
+
+class Units:
+    """The units of some layers: first the layers, in order, then all operations that could be split off.
+
+    The numbering is the same whatever is split, so that a trace of one streamer predicts for another.
+
+    Args:
+        layers: the layers.
+        room: split the layers for slots of so many bytes; None leaves them whole.
+    """
+
+    def __init__(self, layers: Sequence[Layer], room: int | None = None) -> None:
+        apart = {part for layer in layers for part in _to_split(layer, room)} if room is not None else set()
+        parts = dict.fromkeys(part for layer in layers for part in layer.parts)
+        wholes = [Unit(layer.module, tuple(_entries(layer.module, apart))) for layer in layers]
+        self.layers = len(wholes)
+        self.all = (*wholes, *(Unit(p, tuple(_entries(p)) if p in apart else ()) for p in parts))
+        index = {part: len(wholes) + place for place, part in enumerate(parts)}
+        self.order = [i for at, layer in enumerate(layers) for i in (at, *(index[p] for p in layer.parts))]
+
+
+def _to_split(layer: Layer, room: int) -> Iterator[nn.Module]:
+    rest = layer.bytes
+    for part in sorted(layer.parts, key=parameter_bytes, reverse=True):
+        if rest * REST <= room:
+            return
+        rest -= parameter_bytes(part)
+        yield part
+
+
+def _entries(
+    module: nn.Module, apart: set[nn.Module] | frozenset[nn.Module] = frozenset()
+) -> Iterator[Entry]:
+    for child in module.modules():
+        if child not in apart:
+            for name in child._parameters:
+                yield child._parameters, name
