@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 endif
 PYTEST := "$(BIN)/python" -m pytest -q
 
-.PHONY: help demo test lint format types imports test-unit test-sim test-comfy test-server fixtures env env-dev clean distclean
+.PHONY: help demo test lint format types imports test-unit test-sim test-comfy test-server test-browser fixtures env env-dev env-browser clean distclean
 .NOTPARALLEL:
 
 help: ## this list
@@ -19,7 +19,7 @@ help: ## this list
 demo: env ## render the example with and without the pack; WORKFLOW=file.json and PORT=8188 are optional
 	@"$(BIN)/python" -m scripts.demo $(if $(WORKFLOW),--workflow "$(WORKFLOW)")
 
-test: env-dev lint types imports test-unit test-sim test-comfy test-server ## all checks, as CI runs them
+test: env-dev lint types imports test-unit test-sim test-comfy test-server test-browser ## all checks, as CI runs them
 
 lint: env-dev ## ruff: rules and format
 	@"$(BIN)/ruff" check .
@@ -36,7 +36,7 @@ imports: env-dev ## the import contract between the layers
 	@"$(BIN)/lint-imports"
 
 # Each floor is a process of its own: floors that import ComfyUI change the interpreter for good.
-test-unit test-sim test-comfy test-server: test-%: env-dev
+test-unit test-sim test-comfy test-server test-browser: test-%: env-dev
 	@if [ ! -d tests/$* ]; then echo "== tests/$*: not there yet"; exit 0; fi; echo "== tests/$*"; \
 	COMFYUI_PATH="$$("$(BIN)/python" -m scripts.comfyui_tree)" $(PYTEST) tests/$*
 
@@ -44,6 +44,7 @@ test-unit: ## pure functions
 test-sim: ## the simulated accelerator
 test-comfy: ## ComfyUI in process
 test-server: ## a real ComfyUI server
+test-browser: env-browser ## the real frontend in Chromium; screenshots in browser_output
 
 fixtures: env-dev ## derive the API twin and the schema snapshot again
 	@"$(BIN)/python" -m scripts.refresh_fixtures
@@ -54,8 +55,11 @@ env: ## the environment for the demo
 env-dev: ## the environment for the tests
 	@$(PYTHON) -m scripts.setup_env --dev
 
+env-browser: ## the environment for the tests in a browser
+	@$(PYTHON) -m scripts.setup_env --browser
+
 clean: ## remove outputs and tool caches
-	rm -rf demo_output build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf demo_output browser_output build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -not -path './.venv/*' -not -path './.cache/*' -type d -prune -exec rm -rf {} +
 
 distclean: clean ## also remove the environment and the downloads inside this folder

@@ -21,7 +21,7 @@ from .problem import Problem
 
 MODEL_FOLDERS = ("text_encoders", "clip_vision", "style_models", "diffusion_models", "vae")
 # Nothing that a user of the pack would not have is copied where symbolic links do not work.
-NOT_PACK = (".git", ".venv", ".cache", "tests", "bench", "demo_output", "__pycache__")
+NOT_PACK = (".git", ".venv", ".cache", "tests", "bench", "demo_output", "browser_output", "__pycache__")
 SECONDS_TO_START = 240
 # Used as far as the tree knows them.
 OPTIONS = (
@@ -47,12 +47,23 @@ class ComfyServer:
         tree: the ComfyUI tree.
         models: folder with the demo models, laid out like ComfyUI's `models`.
         port: TCP port, or None for a free one.
+        frontend: folder of the frontend to serve, or None for the one of ComfyUI's own requirements.
+        with_pack: whether this pack is installed; a server without it is what other people have.
     """
 
-    def __init__(self, python: Path, tree: Path, models: Path, port: int | None = None) -> None:
+    def __init__(
+        self,
+        python: Path,
+        tree: Path,
+        models: Path,
+        port: int | None = None,
+        frontend: Path | None = None,
+        with_pack: bool = True,
+    ) -> None:
         self.port = claim_port(port)
         self.url = f"http://127.0.0.1:{self.port}"
         self._python, self._tree, self._models = python, tree, models
+        self._frontend, self._with_pack = frontend, with_pack
         self._process: subprocess.Popen[bytes] | None = None
         self._cleanup = contextlib.ExitStack()
 
@@ -104,7 +115,8 @@ class ComfyServer:
         """Lay out the base directory and return the command line."""
         for folder in ("custom_nodes", "input", "output", "temp", "user", "models"):
             (self.base / folder).mkdir()
-        place_pack(self.base / "custom_nodes" / PACK_NAME)
+        if self._with_pack:
+            place_pack(self.base / "custom_nodes" / PACK_NAME)
         example = self._tree / "input" / "example.png"
         if example.is_file():
             shutil.copyfile(example, self.base / "input" / example.name)
@@ -126,6 +138,8 @@ class ComfyServer:
             str(self.base),
         ]
         command += ["--extra-model-paths-config", str(paths)]
+        if self._frontend:
+            command += ["--front-end-root", str(self._frontend)]
         return command + [part for option in OPTIONS if f'"{option[0]}"' in known for part in option]
 
     def _wait_until_ready(self) -> None:

@@ -1,4 +1,4 @@
-"""Make the environment that the demo and the tests run in: `python3 -m scripts.setup_env [--dev]`.
+"""Make the environment of the demo and the tests: `python3 -m scripts.setup_env [--dev | --browser]`.
 
 Standard library only: it runs before anything is installed. Each step leaves a hash of its inputs in a stamp
 file inside the environment, so a second run has nothing to do and says nothing.
@@ -19,7 +19,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import comfyui_tree
+from . import chromium, comfyui_tree, frontend
 from .pip_runner import pip
 from .places import ROOT, shown, venv, venv_python
 from .problem import Problem, run
@@ -52,6 +52,7 @@ class Step:
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dev", action="store_true", help="also install what the tests need")
+    parser.add_argument("--browser", action="store_true", help="also what the tests in a browser need")
     options = parser.parse_args(arguments)
     if sys.version_info < OLDEST_PYTHON:
         raise Problem(
@@ -63,7 +64,9 @@ def main(arguments: list[str] | None = None) -> None:
     if tree is None:
         with announced(f"ComfyUI {comfyui_tree.VERSION}: downloading and unpacking (8 MB, a few seconds)"):
             tree = comfyui_tree.download(python)
-    install(steps(tree, options.dev), python, venv() / ".layerwise-stamp.json")
+    install(steps(tree, options.dev or options.browser), python, venv() / ".layerwise-stamp.json")
+    if options.browser:
+        ensure_browser(python)
 
 
 def steps(tree: Path, dev: bool) -> list[Step]:
@@ -96,6 +99,18 @@ def install(wanted: list[Step], python: Path, stamp: Path) -> None:
             step.install(python)
         done[str(place)] = step.digest()
         _write_stamp(stamp, done)
+
+
+def ensure_browser(python: Path) -> None:
+    """Make the frontend and a Chromium available; raise a Problem that says how where we cannot."""
+    if not frontend.is_there():
+        with announced(f"ComfyUI's frontend {frontend.version()}: downloading and unpacking (a few seconds)"):
+            frontend.download(python)
+    if chromium.locate() is None:
+        if not chromium.can_install():
+            raise Problem(chromium.HOW_TO_INSTALL)
+        with announced("installing Debian's Chromium (300 MB, a minute)"):
+            chromium.install()
 
 
 def ensure_venv(environment: Path) -> Path:

