@@ -97,15 +97,16 @@ def strip(patcher: Any) -> None:
         patcher.__dict__.pop(name, None)
 
 
-def account_for_slots(patcher: Any, streamer: Streamer, resident_bytes: int) -> None:
+def account_for_slots(patcher: Any, streamer: Streamer, resident_bytes: int, *, lean: bool) -> None:
     """Let ComfyUI plan with what the component really takes of the device: resident weights and the slots.
 
     Args:
         patcher: a legacy `ModelPatcher` that loads to an accelerator, with its streamer attached.
         streamer: its streamer.
         resident_bytes: how many bytes of weights ComfyUI may place on the device for good, beside the slots.
+        lean: whether the component's activations are few, so that ComfyUI's reserve for them has room for slots.
     """
-    account = _Account(patcher, streamer, resident_bytes)
+    account = _Account(patcher, streamer, resident_bytes, lean)
     for name in _OVERRIDES:
         patcher.__dict__[name] = getattr(account, name)
 
@@ -117,8 +118,9 @@ class _Account:
     load.
     """
 
-    def __init__(self, patcher: Any, streamer: Streamer, resident_bytes: int) -> None:
+    def __init__(self, patcher: Any, streamer: Streamer, resident_bytes: int, lean: bool) -> None:
         self._patcher = weakref.ref(patcher)
+        self._lean = lean
         self._base = type(patcher)
         self._streamer = streamer
         self._whole = parameter_bytes(patcher.model)
@@ -220,13 +222,12 @@ class _Account:
     def _slots_to_plan(self) -> int:
         """Return the bytes of slots that ComfyUI has to make room for.
 
-        It always keeps a reserve free for activations. A text encoder, which asks for nothing else, leaves most
-        of it unused, so its slots go there: a new prompt then evicts nothing of a diffusion model that fills
-        the card.
+        It always keeps a reserve free for activations. An encoder, which asks for nothing else, leaves most of
+        it unused, so its slots go there: a new prompt then evicts nothing of a diffusion model that fills the
+        card.
         """
-        patcher: Any = self._patcher()
         slots = self._streamer.footprint
-        reserve = int(mm.minimum_inference_memory()) * 3 // 4 if patcher.is_clip else 0
+        reserve = int(mm.minimum_inference_memory()) * 3 // 4 if self._lean else 0
         return max(0, slots - reserve)
 
     def _load_list(self, *args: Any, **kwargs: Any) -> list[tuple[Any, ...]]:

@@ -155,6 +155,7 @@ class StreamedToDevice(Layerwise):
     def __init__(self, handle: Handle, ledger: Ledger, budget: int | None, host: Host) -> None:
         super().__init__(handle.patcher.model, handle.patcher.load_device, ledger, budget)
         self._host = host
+        self._lean = handle.slot == "clip_vision" or handle.patcher.is_clip
 
     def _tier(self, model: nn.Module) -> HostTier:
         if self._host is Host.MAPPED:
@@ -165,7 +166,9 @@ class StreamedToDevice(Layerwise):
         return HostEmbeddings(patcher.model, self._device)
 
     def _account(self, patcher: Any, streamer: Streamer) -> None:
-        account_for_slots(patcher, streamer, max(0, (self._budget or 0) - streamer.footprint))
+        account_for_slots(
+            patcher, streamer, max(0, (self._budget or 0) - streamer.footprint), lean=self._lean
+        )
 
     def _how(self, slot: str) -> str:
         where = "the model file" if self._host is Host.MAPPED else self._memory()

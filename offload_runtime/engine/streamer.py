@@ -332,12 +332,9 @@ class Streamer:
         """Wrap the units that have weights to copy; every layer until a use has told how often it runs."""
         unknown = self._units.layers if self._trace.passes is None else 0
         for index, unit in enumerate(self._units.all):
-            wanted = index < unknown or bool(self._exchanges(index))
-            if wanted and wrapped_by(unit.module, self):
-                continue
             if wrapper_of(unit.module) is not None:
                 unwrap(unit.module)
-            if wanted:
+            if index < unknown or self._exchanges(index):
                 wrap(unit.module, index, self)
 
     def _is_to_copy(self, parameter: nn.Parameter) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from torch import nn
@@ -25,13 +27,20 @@ class _LayerForward:
         self.runner = weakref.ref(runner)
         self._module = weakref.ref(module)
         self._index = index
+        # Traced by `torch.compile`, the exchange of weights would be compiled in. A streamed layer runs as it is.
+        dynamo = sys.modules.get("torch._dynamo")
+        self._call = dynamo.disable(self._run) if dynamo is not None else self._run
         self.__signature__ = inspect.signature(module.forward)
         self.__doc__ = module.forward.__doc__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call(*args, **kwargs)
+
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
         module, runner = self._module(), self.runner()
         assert module is not None  # its own attribute is being called
-        forward = self.previous or type(module).forward.__get__(module)
+        # Not a bound method: a compiler that rebuilds one looks `forward` up in the module, and finds this wrapper.
+        forward = self.previous or partial(type(module).forward, module)
         if runner is None:
             return forward(*args, **kwargs)
         return runner.run(self._index, forward, args, kwargs)

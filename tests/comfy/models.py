@@ -165,7 +165,13 @@ def denoise(model: comfy.model_patcher.ModelPatcher) -> torch.Tensor:
     noise = torch.linspace(-1, 1, 16 * 64).reshape(1, 16, 8, 8)
     context, pooled = torch.linspace(-1, 1, 24).reshape(1, 3, 8), torch.linspace(-1, 1, 16).reshape(1, 16)
     with torch.inference_mode():
-        return model.model.apply_model(noise, torch.ones(1), c_crossattn=context, y=pooled).clone()
+        return model.model.apply_model(
+            noise,
+            torch.ones(1),
+            c_crossattn=context,
+            y=pooled,
+            transformer_options={"wrappers": model.wrappers},
+        ).clone()
 
 
 IMAGE = torch.linspace(0, 1, 64 * 64 * 3).reshape(1, 64, 64, 3)

@@ -212,3 +212,21 @@ def test_how_often_the_layers_ran_is_known_to_the_next_decision(tmp_path: Path) 
         placed.value.decode_tiled(torch.zeros(1, 4, 32, 32), tile_x=16, tile_y=16, overlap=4)
     again = place(models.FAMILIES["vae"], value, policy("layerwise"))
     assert (again.placements.placed[0].facts.passes or 0) > 4
+
+
+def test_a_model_that_is_compiled_behind_the_loader_gives_the_same_numbers(tmp_path: Path) -> None:
+    """TorchCompileModel compiles the whole diffusion model when it samples; streamed layers run as they are."""
+    import torch._dynamo  # what compiles has imported it before the model is loaded
+    from comfy_api.torch_helpers import set_torch_compile_wrapper
+
+    family = models.FAMILIES["model"]
+    expected = models.denoise(models.diffusion_model())
+    placed = place(family, models.diffusion_model(), policy("layerwise"), tmp_path)
+    compiled = placed.value.clone()
+    set_torch_compile_wrapper(compiled, backend="eager")
+    torch._dynamo.utils.counters.clear()
+    for _ in range(2):
+        torch.testing.assert_close(models.denoise(compiled), expected)
+    assert torch._dynamo.utils.counters["stats"]["calls_captured"], "the rest is compiled"
+    assert placed.row.layer_runs == 4
+    torch._dynamo.reset()
