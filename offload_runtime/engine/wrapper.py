@@ -6,6 +6,7 @@ import inspect
 import sys
 import weakref
 from collections.abc import Callable
+from copy import copy, deepcopy
 from functools import partial
 from typing import Any, Protocol
 
@@ -24,26 +25,46 @@ class _LayerForward:
 
     def __init__(self, module: nn.Module, index: int, runner: Runner) -> None:
         self.previous = module.__dict__.get("forward")
-        self.runner = weakref.ref(runner)
+        self.runner: Callable[[], Runner | None] = weakref.ref(runner)
         self._module = weakref.ref(module)
         self._index = index
         # Traced by `torch.compile`, the exchange of weights would be compiled in. A streamed layer runs as it is.
         dynamo = sys.modules.get("torch._dynamo")
-        self._call = dynamo.disable(self._run) if dynamo is not None else self._run
+        self._call = dynamo.disable(_call) if dynamo is not None else _call
         self.__signature__ = inspect.signature(module.forward)
         self.__doc__ = module.forward.__doc__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call(*args, **kwargs)
-
-    def _run(self, *args: Any, **kwargs: Any) -> Any:
-        module, runner = self._module(), self.runner()
+        module = self._module()
         assert module is not None  # its own attribute is being called
-        # Not a bound method: a compiler that rebuilds one looks `forward` up in the module, and finds this wrapper.
-        forward = self.previous or partial(type(module).forward, module)
-        if runner is None:
-            return forward(*args, **kwargs)
-        return runner.run(self._index, forward, args, kwargs)
+        return self._call(module, self.previous, self.runner(), self._index, args, kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _LayerForward:
+        """A copy of the model is nobody's to stream: its layers call their own `forward`."""
+        copied = copy(self)
+        copied.previous = deepcopy(self.previous, memo)
+        copied._module = weakref.ref(memo[id(self._module())])
+        copied.runner = _nobody
+        return copied
+
+
+def _nobody() -> None:
+    """Stand in for the reference to a runner."""
+
+
+def _call(
+    module: nn.Module,
+    previous: Callable[..., Any] | None,
+    runner: Runner | None,
+    index: int,
+    args: Any,
+    kwargs: Any,
+) -> Any:
+    # Not a bound method: a compiler that rebuilds one looks `forward` up in the module, and finds the wrapper.
+    forward = previous or partial(type(module).forward, module)
+    if runner is None:
+        return forward(*args, **kwargs)
+    return runner.run(index, forward, args, kwargs)
 
 
 def wrap(module: nn.Module, index: int, runner: Runner) -> None:

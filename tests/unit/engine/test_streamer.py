@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import inspect
 import weakref
@@ -204,6 +205,21 @@ def test_the_last_installed_streamer_runs_the_layers_and_the_first_cannot_undo_i
     assert second.is_installed
     second.uninstall()
     assert all("forward" not in block.__dict__ for block in model.blocks)
+
+
+def test_a_deep_copy_of_a_wrapped_model_runs_on_its_own(model: Model, x: torch.Tensor) -> None:
+    """ComfyUI copies a model like this for another GPU."""
+    streamer = streamer_for(model)
+    streamer.install()
+    copied = copy.deepcopy(model)
+    streamer.uninstall()
+    with torch.no_grad():
+        copied.blocks[0].scale.add_(1)
+    expected = copied(x)
+    assert not torch.equal(expected, model(x))
+    for block in copied.blocks:
+        block.__dict__.pop("forward")
+    assert torch.equal(copied(x), expected)
 
 
 def test_a_streamer_that_is_gone_leaves_a_model_that_works(model: Model, x: torch.Tensor) -> None:
