@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from torch import nn
+from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils.parametrize import is_parametrized
 
 from ..engine import Layer, Stack
@@ -113,9 +114,17 @@ def _units(name: str, container: nn.Module) -> Iterator[Layer]:
 
 
 def _single_operations(layer: nn.Module) -> Iterator[nn.Module]:
-    """Yield the operations of a layer that ComfyUI itself brings to the device one by one, when they are called."""
+    """Yield the operations of a layer that ComfyUI itself brings to the device one by one, when they are called.
+
+    Only maps and convolutions, which hold nearly all bytes. Several families hand the weights of their norms, or of
+    a bank of experts, to a function instead of calling them.
+    """
     for module in layer.modules():
-        if module is not layer and hasattr(module, "comfy_cast_weights") and not list(module.children()):
+        if (
+            hasattr(module, "comfy_cast_weights")
+            and isinstance(module, nn.Linear | _ConvNd)
+            and module is not layer
+        ):
             yield module
 
 

@@ -25,7 +25,7 @@ from .slots import Slots, layout_of, packed_bytes, why_unmovable
 from .stacks import Layer, Stack, stack_layers
 from .tiers import HostTier
 from .trace import Trace
-from .units import Units
+from .units import Units, enough_room
 from .wrapper import unwrap, wrap, wrapped_by, wrapper_of
 
 
@@ -69,8 +69,8 @@ class Streamer:
         lane: the way to the compute device.
         tier: where the masters live.
         ledger: counts what is done.
-        budget: bytes that the slots may take. Below two layers, the layers are split; one layer, or one part of
-            each and the rest of it, is always let in.
+        budget: bytes that the slots may take; one layer, or one operation and the rest of a split layer, is always
+            let in. The layers are split where two whole ones take more than that, or more than would be of use.
         trace: the order of the last use, where it is known already.
     """
 
@@ -89,8 +89,11 @@ class Streamer:
         self._tier = tier
         self._ledger = ledger
         self._budget = budget
+        room = self._room_to_split_for()
+        if room is not None:
+            self._budget = room
         # Where the weights are looked up when a unit runs: walking its modules every time would cost more.
-        self._units = Units(self._layers, self._room_to_split_for())
+        self._units = Units(self._layers, room)
         self._trace = trace or Trace()
         self._installed = self._volatile = False
         self._slots: Slots | None = None
@@ -323,10 +326,15 @@ class Streamer:
         return [packed_bytes(_masters(self._exchanges(index))) for index in range(len(self._units.all))]
 
     def _room_to_split_for(self) -> int | None:
-        """Return the budget, when it is too small for a whole layer beside the one that runs."""
-        sizes = [packed_bytes(_streamable(layer.module.parameters())) for layer in self._layers]
-        split = self._budget is not None and self._budget < largest_neighbours(sizes)
-        return self._budget if split and self._tier.overlaps else None
+        """Return the bytes for slots, when they are less than two whole layers take."""
+        if not self._tier.overlaps:
+            return None
+        whole = largest_neighbours(
+            [packed_bytes(_streamable(layer.module.parameters())) for layer in self._layers]
+        )
+        enough = enough_room(self._layers)
+        room = enough if self._budget is None else min(enough, self._budget)
+        return room if room < whole else None
 
     def _wrap(self) -> None:
         """Wrap the units that have weights to copy; every layer until a use has told how often it runs."""

@@ -16,6 +16,9 @@ from .stacks import Layer, parameter_bytes
 REST = 16
 """A layer is split until what is left of it takes at most one part in so many of the slots."""
 
+SPARE = 64 << 20
+"""Bytes beside two of the largest operations: for small ones, and for copies to go on while the host is late."""
+
 Entry = tuple[dict[str, nn.Parameter | None], str]
 
 
@@ -49,6 +52,18 @@ class Units:
         self.all = (*wholes, *(Unit(p, tuple(_entries(p)) if p in apart else ()) for p in parts))
         index = {part: len(wholes) + place for place, part in enumerate(parts)}
         self.order = [i for at, layer in enumerate(layers) for i in (at, *(index[p] for p in layer.parts))]
+
+
+def enough_room(layers: Sequence[Layer]) -> int:
+    """Return the bytes of slots beyond which nothing gets faster: two operations, of the largest, and some to spare.
+
+    Simulated on a 4090, T5-XXL streams as fast through 235 MB as through two whole layers of 772 MB.
+    """
+    largest = 0
+    for layer in layers:
+        parts = [parameter_bytes(part) for part in layer.parts]
+        largest = max(largest, layer.bytes - sum(parts), *parts)
+    return 2 * largest + SPARE
 
 
 def _to_split(layer: Layer, room: int) -> Iterator[nn.Module]:

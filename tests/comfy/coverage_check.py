@@ -36,6 +36,8 @@ class Case:
         run: uses it as ComfyUI does and returns tensors.
         real: returns the model in its real geometry on the meta device, for the shares in the table.
         idle: start of a layer's name → why this run does not call it.
+        reads_past: whether it hands the weight of an operation to ComfyUI's cast, instead of calling the operation:
+            that is right on a device, where the weight is on the host, and NaN here.
         left_alone: part of the reason for which the family is not streamed; empty when it is.
         note: what else a reader of the table should know.
     """
@@ -47,6 +49,7 @@ class Case:
     run: Callable[[Any], Any]
     real: Callable[[], nn.Module] | None = None
     idle: Mapping[str, str] = field(default_factory=dict)
+    reads_past: bool = False
     left_alone: str = ""
     note: str = ""
 
@@ -178,15 +181,18 @@ class RecordingStreamer(Streamer):
 
 
 def run_streamed(
-    case: Case, model: nn.Module, stacks: Sequence[Stack]
+    case: Case, model: nn.Module, stacks: Sequence[Stack], budget: int | None = None
 ) -> tuple[list[list[torch.Tensor]], list[int]]:
     """Use the model twice out of slots, the second time with what the first has taught the trace.
 
+    Args:
+        budget: bytes for the slots; for fewer than two layers take, the layers are split into operations.
+
     Returns:
-        Both results, and the order of the layers in one use.
+        Both results, and the order of the layers, and of operations behind them, in one use.
     """
     tier = PoisonedHost()
-    streamer = RecordingStreamer(stacks, Lane(torch.device("cpu")), tier, Ledger())
+    streamer = RecordingStreamer(stacks, Lane(torch.device("cpu")), tier, Ledger(), budget)
     streamer.pack()
     tier.poison()
     results = []

@@ -49,6 +49,9 @@ def examine(case: Case) -> Finding:
     for use, result in enumerate(results, 1):
         if not _equal(plain, result):
             faults.append(f"use {use} streamed differs from resident")
+    split, _ = run_streamed(case, model, stacks, budget=1)
+    if all(_equal(plain, result) for result in split) == case.reads_past:
+        faults.append(f"split into operations it {'equals' if case.reads_past else 'differs from'} resident")
     if attributes(model) != before or [id(p) for p in model.parameters()] != ids:
         faults.append("streaming leaves something behind")
     if not _equal(plain, run_seeded(case, model)):

@@ -229,6 +229,7 @@ CASES = [
         f"{LDM}.cogvideo.vae:AutoencoderKLCogVideoX",
         both((1, 4, 3, 4, 4), (1, 3, 9, 32, 32)),
         {"block_out_channels": (32, 32, 32, 64), "latent_channels": 4, "layers_per_block": 1},
+        reads_past=True,
     ),
     vae(
         "Cosmos tokenizer",
