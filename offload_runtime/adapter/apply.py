@@ -8,7 +8,7 @@ from typing import Any
 
 import comfy.model_management as mm
 
-from ..engine import Ledger, Stack, parameter_bytes
+from ..engine import Ledger, Stack, parameter_bytes, slot_bytes_for
 from ..policy import ComponentFacts, Policy, resolve
 from . import hardware
 from .attachment import strip
@@ -71,7 +71,7 @@ def _component_facts(handle: Handle, stacks: tuple[Stack, ...]) -> ComponentFact
         bytes=parameter_bytes(model),
         layers=sum(len(stack.layers) for stack in stacks),
         layer_bytes=sum(stack.bytes for stack in stacks),
-        largest_layer=max((layer.bytes for stack in stacks for layer in stack.layers), default=0),
+        slot_bytes=slot_bytes_for(stacks),
         on_cpu=mm.is_device_cpu(handle.patcher.load_device),
         passes=trace_of(model).passes,
         movable=handle.slot != "vae" or not handle.value.disable_offload,

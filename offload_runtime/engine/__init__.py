@@ -9,6 +9,7 @@ from .stacks import Layer, Stack, parameter_bytes, tensor_bytes
 from .streamer import Streamer
 from .tiers import FileTier, HostTier, MappedTier, MemoryTier
 from .trace import Trace
+from .units import slot_bytes_for
 
 __all__ = [
     "FileTier",
@@ -26,5 +27,6 @@ __all__ = [
     "can_page_out",
     "mapped_weights",
     "parameter_bytes",
+    "slot_bytes_for",
     "tensor_bytes",
 ]

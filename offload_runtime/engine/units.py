@@ -6,12 +6,13 @@ run inside that layer, which keeps the rest of its weights (norms, biases, small
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from torch import nn
 
-from .stacks import Layer, parameter_bytes
+from .schedule import largest_neighbours
+from .stacks import Layer, Stack, parameter_bytes, stack_layers
 
 REST = 16
 """A layer is split until what is left of it takes at most one part in so many of the slots."""
@@ -52,6 +53,12 @@ class Units:
         self.all = (*wholes, *(Unit(p, tuple(_entries(p)) if p in apart else ()) for p in parts))
         index = {part: len(wholes) + place for place, part in enumerate(parts)}
         self.order = [i for at, layer in enumerate(layers) for i in (at, *(index[p] for p in layer.parts))]
+
+
+def slot_bytes_for(stacks: Iterable[Stack]) -> int:
+    """Return the bytes of slots that some stacks are streamed through when nobody sets fewer."""
+    layers = list(stack_layers(stacks))
+    return min(largest_neighbours([layer.bytes for layer in layers]), enough_room(layers))
 
 
 def enough_room(layers: Sequence[Layer]) -> int:

@@ -58,7 +58,7 @@ class ComponentFacts:
         bytes: the size of all its weights.
         layers: how many repeated layers were found; 0 means that it cannot be streamed.
         layer_bytes: how many of the bytes are inside those layers.
-        largest_layer: the size of the largest one; 0 for "all alike".
+        slot_bytes: the device memory that streaming them takes at a time; 0 for two layers of average size.
         on_cpu: whether ComfyUI computes it on the CPU, by its own choice or a command-line flag.
         passes: how often its layers ran per use, as the last trace showed; None before the first use.
         activation_bytes: device memory that it computes in, beside its weights; 0 for "not known".
@@ -73,7 +73,7 @@ class ComponentFacts:
     bytes: int
     layers: int
     layer_bytes: int
-    largest_layer: int = 0
+    slot_bytes: int = 0
     on_cpu: bool = False
     passes: int | None = None
     activation_bytes: int = 0
@@ -89,9 +89,8 @@ class ComponentFacts:
 
     @property
     def window(self) -> int:
-        """What streaming needs at a time: the layer that runs and the one that comes in behind it."""
-        layer = self.largest_layer or -(-self.layer_bytes // max(self.layers, 1))
-        return min(2 * layer, self.layer_bytes)
+        """What streaming needs at a time: what runs and what comes in behind it."""
+        return min(self.slot_bytes or -(-2 * self.layer_bytes // max(self.layers, 1)), self.layer_bytes)
 
     @property
     def loops(self) -> bool:

@@ -78,14 +78,14 @@ def _component(draw: st.DrawFn, name: str) -> ComponentFacts:
     size = draw(st.integers(0, 30_000)) * MB
     layers = draw(st.integers(0, 60))
     in_layers = draw(st.integers(0, size)) if layers else 0
-    largest = draw(st.one_of(st.just(0), st.integers(-(-in_layers // max(layers, 1)), max(in_layers, 1))))
+    slots = draw(st.one_of(st.just(0), st.integers(0, max(in_layers, 1))))
     return ComponentFacts(
         name=name,
         model="Model",
         bytes=size,
         layers=layers,
         layer_bytes=in_layers,
-        largest_layer=largest if layers else 0,
+        slot_bytes=slots if layers else 0,
         on_cpu=draw(st.booleans()),
         passes=draw(st.sampled_from([None, 1, 1, 20])),
         activation_bytes=draw(st.sampled_from([0, 0, 2000 * MB])),
