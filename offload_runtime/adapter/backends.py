@@ -113,9 +113,9 @@ class Layerwise(ABC):
         if model is None or patcher.model is not model:
             strip(patcher)  # a copy of the model for another device: ComfyUI's
             return
-        self._layers = sum(len(stack.layers) for stack in stacks)
         lane, tier, trace = lane_to(self._device), self._tier(model), trace_of(model)
         streamer = Streamer(stacks, lane, tier, self._ledger, self._budget, trace)
+        self._layers = len(streamer.layers)
         attachment = Attachment(streamer, self._embeddings(patcher))
         attach(patcher, attachment, lambda old, new: self.attach(new, stacks))
         self._attachments.add(attachment)

@@ -173,7 +173,7 @@ class Streamer:
     def allocate(self) -> None:
         """Take the slots' memory now, so that nobody else plans with it: as much as the streamed layers need."""
         areas = self._plan(self._sizes())
-        if areas.capacity > self.slot_bytes:
+        if self._slots is None or areas.capacity > self.slot_bytes:
             self.free()
             self._slots = Slots(areas.capacity, self._lane.device)
             self._ledger.record_slots(self.slot_bytes)

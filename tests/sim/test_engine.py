@@ -236,6 +236,20 @@ def test_a_layer_that_needs_no_copy_is_not_wrapped_once_its_passes_are_known(sim
     assert ledger.layer_runs == 16
 
 
+def test_an_empty_weight_goes_along(sim: Accelerator) -> None:
+    model, x = Model([256] * 2), torch.randn(3, 64).to(sim.device)
+    for block in model.blocks:
+        block.to(sim.device)
+        block.register_parameter("nothing", nn.Parameter(torch.empty(0), requires_grad=False))
+    expected = model.run(x, [0, 1]).cpu()
+    seen: list[str] = []
+    last = model.blocks[1]
+    last.up.register_forward_pre_hook(lambda *given: seen.append(last.nothing.device.type))
+    _kept = stream(sim, model)
+    assert torch.equal(model.run(x, [0, 1]).cpu(), expected)
+    assert seen == [sim.device.type]
+
+
 def test_an_interrupted_use_is_not_what_the_next_one_is_predicted_from(sim: Accelerator) -> None:
     model, x = Model([4096] * 6, width=256), torch.randn(512, 256).to(sim.device)
     streamer, _ = stream(sim, model)
