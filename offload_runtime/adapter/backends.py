@@ -103,7 +103,7 @@ class Layerwise(ABC):
         self._budget = budget
         self._device = device
         self._ledger = ledger
-        self._layers = 0
+        self._layers = self._compiled = 0
         self._model = weakref.ref(model)
         self._attachments: weakref.WeakSet[Attachment] = weakref.WeakSet()
 
@@ -113,9 +113,10 @@ class Layerwise(ABC):
         if model is None or patcher.model is not model:
             strip(patcher)  # a copy of the model for another device: ComfyUI's
             return
+        self._layers = sum(len(stack.layers) for stack in stacks)
         lane, tier, trace = lane_to(self._device), self._tier(model), trace_of(model)
         streamer = Streamer(stacks, lane, tier, self._ledger, self._budget, trace)
-        self._layers = len(streamer.layers)
+        self._compiled = self._layers - len(streamer.layers)
         attachment = Attachment(streamer, self._embeddings(patcher))
         attach(patcher, attachment, lambda old, new: self.attach(new, stacks))
         self._attachments.add(attachment)
@@ -131,7 +132,10 @@ class Layerwise(ABC):
         state = f"not loaded now; when it is, its {self._layers} layers run"
         if active is not None:
             state = f"{active.streamed_layers()} of {self._layers} layers run"
-        return Applied(Placement.LAYERWISE.value, f"{state} {self._how(format_bytes(slot))}")
+        how = f"{state} {self._how(format_bytes(slot))}"
+        if self._compiled:
+            how += f"; {self._compiled} that torch.compile made are left to ComfyUI"
+        return Applied(Placement.LAYERWISE.value, how)
 
     @abstractmethod
     def _tier(self, model: nn.Module) -> HostTier:

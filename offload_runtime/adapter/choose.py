@@ -8,7 +8,7 @@ from pathlib import Path
 import comfy.model_management as mm
 from torch import nn
 
-from ..engine import Ledger, Stack, mapped_weights
+from ..engine import Ledger, Stack, is_compiled, mapped_weights
 from ..policy import Decision, Placement
 from ..policy import HostTier as Host
 from .backends import COMFYUI, Backend, StreamedFromFile, StreamedToDevice, Untouched
@@ -44,6 +44,10 @@ def _layerwise(
 ) -> Backend:
     if not stacks:
         return _comfyui(handle, f"left to ComfyUI, because {why_left_alone(handle.patcher.model)}")
+    if all(is_compiled(layer) for stack in stacks for layer in stack.layers):
+        return _comfyui(
+            handle, "left to ComfyUI, because torch.compile made all its layers, and guards their weights"
+        )
     model = handle.patcher.model
     if not _on_cpu(handle):
         host = decision.host_tier or Host.PINNED

@@ -5,7 +5,7 @@ from .ledger import Ledger
 from .mapped import MappedWeights, mapped_weights
 from .packed import PackedWeights
 from .pages import can_page_out
-from .stacks import Layer, Stack, parameter_bytes, tensor_bytes
+from .stacks import Layer, Stack, is_compiled, parameter_bytes, tensor_bytes
 from .streamer import Streamer
 from .tiers import FileTier, HostTier, MappedTier, MemoryTier
 from .trace import Trace
@@ -25,6 +25,7 @@ __all__ = [
     "Streamer",
     "Trace",
     "can_page_out",
+    "is_compiled",
     "mapped_weights",
     "parameter_bytes",
     "slot_bytes_for",

@@ -61,3 +61,8 @@ def stack_layers(stacks: Iterable[Stack]) -> Iterator[Layer]:
     """Yield the layers of several stacks in order."""
     for stack in stacks:
         yield from stack.layers
+
+
+def is_compiled(layer: Layer) -> bool:
+    """Tell whether `torch.compile` made it: that guards its weights, and would compile anew for other ones."""
+    return "_orig_mod" in layer.name.split(".") or hasattr(layer.module.forward, "_torchdynamo_orig_callable")

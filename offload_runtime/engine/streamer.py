@@ -22,7 +22,7 @@ from .lane import Event, Lane
 from .ledger import Ledger
 from .schedule import Fetch, Region, largest_neighbours
 from .slots import Slots, layout_of, packed_bytes, why_unmovable
-from .stacks import Layer, Stack, stack_layers
+from .stacks import Layer, Stack, is_compiled, stack_layers
 from .tiers import HostTier
 from .trace import Trace
 from .units import Units, enough_room
@@ -83,7 +83,7 @@ class Streamer:
         budget: int | None = None,
         trace: Trace | None = None,
     ) -> None:
-        self._layers = tuple(layer for layer in stack_layers(stacks) if not _is_compiled(layer))
+        self._layers = tuple(layer for layer in stack_layers(stacks) if not is_compiled(layer))
         self._prefixes = tuple(f"{layer.name}." for layer in self._layers)
         self._lane = lane
         self._tier = tier
@@ -359,11 +359,6 @@ class Streamer:
 def _streamable(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
     """Return the weights that are streamed when they are on the host, wherever they are now."""
     return [p for p in parameters if p.device.type not in ("cpu", "meta") or why_unmovable(p) is None]
-
-
-def _is_compiled(layer: Layer) -> bool:
-    """Tell whether `torch.compile` made it: that guards its weights, and would compile anew for other ones."""
-    return "_orig_mod" in layer.name.split(".") or hasattr(layer.module.forward, "_torchdynamo_orig_callable")
 
 
 def _masters(exchanges: Sequence[_Exchange]) -> list[nn.Parameter]:

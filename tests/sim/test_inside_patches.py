@@ -216,6 +216,17 @@ def test_a_compiled_layer_is_left_alone(comfy: ComfyUI) -> None:
         assert torch.equal(encode(placed.value), expected)
         assert placed.row.layer_runs == 3
         assert "3 of 4 layers run" in placed.row.how
+        assert "1 that torch.compile made" in placed.row.how
         assert ours_on(compiled._orig_mod) == set()
     finally:
         torch._dynamo.config.disable = False
+
+
+def test_a_model_whose_layers_are_all_compiled_is_left_to_comfyui(comfy: ComfyUI) -> None:
+    wired = small_clip(comfy)
+    layers = wired.patcher.model.get_submodule(LAYERS)
+    for index, layer in enumerate(layers):
+        layers[index] = torch.compile(layer, backend="eager")
+    row = place("clip", wired).row
+    assert row.applied == "comfyui"
+    assert "torch.compile made all its layers" in row.how
