@@ -1,0 +1,151 @@
+"""Runs of the engine on the simulated card: a model, a budget and a host tier, and what came out.
+
+The models are shape-only stand-ins with real dimensions. What is not in a layer (token table, last norm, projection)
+is on the device before, as it is for SGLang and for the lower bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import nn
+
+from offload_runtime.engine import Lane, Layer, Ledger, MemoryTier, PackedWeights, Stack, Streamer
+from tests.sim import Accelerator
+from tests.sim.accelerator import Measurement
+from tests.sim.crosscheck.decoder import Decoder
+from tests.sim.crosscheck.standins import GEOMETRIES, StandIn, build
+
+from .engine_bound import Work, lower_bound
+
+MODELS = (*GEOMETRIES, "kl_vae")
+PAIR, HALF, ALL, NARROW = "two layers", "half resident", "all resident", "two weights"
+BUDGETS = (PAIR, HALF, ALL, NARROW)
+MB = 1e6
+EVERYTHING = 1 << 40
+"""Device memory of the simulated card: no run is refused, its peak is read afterwards."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What to run.
+
+    Attributes:
+        budget: device memory for the layers. `two layers`: slots for the largest two neighbours. `half resident`:
+            every second layer stays as well. `all resident`: nothing is streamed. `two weights`: slots of twice the
+            largest weight and 64 MB.
+    """
+
+    model: str
+    profile: str = "rtx4090"
+    budget: str = PAIR
+    pinned: bool = True
+
+
+@dataclass(frozen=True)
+class Result:
+    """What the second run took.
+
+    Attributes:
+        bound: milliseconds below which no run is that streams the same layers.
+        layers: MB of slots and resident layers at their peak, as the engine says.
+        weights: MB of all weights on the device at their peak, as the simulator counted.
+        copied: MB copied to the device.
+    """
+
+    ms: float
+    bound: float
+    layers: float
+    weights: float
+    copied: float
+
+
+def layers_of(model: StandIn | Decoder) -> list[Layer]:
+    """Return what is streamed: blocks; of the image decoder their units, as ComfyUI's are found."""
+    if isinstance(model, Decoder):
+        return [Layer(f"blocks.{i}.{name}", unit) for i, stage in enumerate(model.blocks) for name, unit in stage.named_children()]
+    return [Layer(f"blocks.{i}", block) for i, block in enumerate(model.blocks)]
+
+
+def resident_layers(budget: str, count: int) -> set[int]:
+    """Return which layers stay on the device for good."""
+    return {HALF: set(range(1, count, 2)), ALL: set(range(count))}.get(budget, set())
+
+
+def slot_budget(budget: str, layers: Sequence[Layer]) -> int | None:
+    """Return what the slots may take in bytes; None is what the engine takes for itself, two layers."""
+    if budget != NARROW:
+        return None
+    return 2 * max(weight.nbytes for layer in layers for weight in layer.module.parameters()) + int(64 * MB)
+
+
+def makes_sense(case: Case) -> bool:
+    """Tell whether a case differs from the others: two weights and 64 MB may be more than two layers."""
+    budget = slot_budget(case.budget, layers := layers_of(build(case.model)))
+    return budget is None or budget < max(a.bytes + b.bytes for a, b in pairwise(layers))
+
+
+def stream(sim: Accelerator, case: Case) -> tuple[Callable[[], object], Callable[[], float]]:
+    """Set a model up to run through the engine.
+
+    Returns:
+        What uses the model once, and what tells the MB that slots and resident layers take.
+    """
+    model = build(case.model)
+    layers = layers_of(model)
+    resident = [layers[i].module for i in resident_layers(case.budget, len(layers))]
+    for module in (*rest_of(model), *resident):
+        module.to(sim.device)
+    ledger = Ledger()
+    tier = MemoryTier(sim.device, PackedWeights(pin if case.pinned else lambda size: None))
+    budget = slot_budget(case.budget, layers)
+    streamer = Streamer([Stack("blocks", tuple(layers))], Lane(sim.device), tier, ledger, budget)
+    streamer.pack()
+    streamer.allocate()
+    given = model.sample(sim.device)
+    kept = sum(weight.nbytes for module in resident for weight in module.parameters())
+
+    def use() -> None:
+        streamer.install()
+        model(given)
+
+    return use, lambda: (kept + ledger.slot_peak) / MB
+
+
+def run(case: Case, work: Work) -> Result:
+    """Run a case twice, and measure the second time: the first has taught the engine the order.
+
+    Args:
+        work: what the device has to do for this model, from `engine_bound.work_of`.
+    """
+    with Accelerator(case.profile, shapes=True, cap=EVERYTHING) as sim:
+        use, layers_mb = stream(sim, case)
+        measured = second_run(sim, use)
+        weights = sim.memory.weights_peak / MB
+        rate = sim.profile.link * (1 if case.pinned else sim.profile.pageable_factor)
+    streamed = set(range(work.layers)) - resident_layers(case.budget, work.layers)
+    return Result(measured.ms, lower_bound(work, streamed, rate), layers_mb(), weights, measured.to_device / MB)
+
+
+def second_run(sim: Accelerator, use: Callable[[], object]) -> Measurement:
+    """Return the measurement of the second of two runs."""
+    with torch.inference_mode():
+        use()
+        torch.accelerator.synchronize()
+        sim.memory.reset_peak()
+        with sim.measure() as measured:
+            use()
+    return measured
+
+
+def rest_of(model: nn.Module) -> list[nn.Module]:
+    """Return what is not in a layer."""
+    return [child for name, child in model.named_children() if name != "blocks"]
+
+
+def pin(size: int) -> torch.Tensor:
+    """Take pinned memory."""
+    return torch.empty(size, dtype=torch.uint8).pin_memory()
