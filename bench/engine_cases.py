@@ -7,7 +7,7 @@ is on the device before, as it is for SGLang and for the lower bound.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import torch
@@ -18,8 +18,9 @@ from tests.sim import Accelerator
 from tests.sim.accelerator import Measurement
 from tests.sim.crosscheck.decoder import Decoder
 from tests.sim.crosscheck.standins import GEOMETRIES, StandIn, build
+from tests.sim.profile import profile_named
 
-from .engine_bound import Work, lower_bound
+from .engine_bound import Steps, Work, lower_bound
 
 MODELS = (*GEOMETRIES, "kl_vae")
 PAIR, HALF, ALL, NARROW = "two layers", "half resident", "all resident", "two weights"
@@ -37,12 +38,14 @@ class Case:
         budget: device memory for the layers. `two layers`: slots for the largest two neighbours. `half resident`:
             every second layer stays as well. `all resident`: nothing is streamed. `two weights`: slots of twice the
             largest weight and 64 MB.
+        passes: how often a use runs the model, where it is not as often as the stand-in does by itself.
     """
 
     model: str
     profile: str = "rtx4090"
     budget: str = PAIR
     pinned: bool = True
+    passes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -66,8 +69,24 @@ class Result:
 def layers_of(model: StandIn | Decoder) -> list[Layer]:
     """Return what is streamed: blocks; of the image decoder their units, as ComfyUI's are found."""
     if isinstance(model, Decoder):
-        return [Layer(f"blocks.{i}.{name}", unit) for i, stage in enumerate(model.blocks) for name, unit in stage.named_children()]
-    return [Layer(f"blocks.{i}", block) for i, block in enumerate(model.blocks)]
+        found = {
+            f"blocks.{i}.{j}": unit for i, stage in enumerate(model.blocks) for j, unit in enumerate(stage)
+        }
+    else:
+        found = {f"blocks.{i}": block for i, block in enumerate(model.blocks)}
+    return [Layer(name, module, operations(module)) for name, module in found.items()]
+
+
+def looped(model: StandIn | Decoder, passes: int | None) -> StandIn | Decoder:
+    """Let a use run a model so often."""
+    if passes is not None:
+        model.geometry = replace(model.geometry, passes=passes)
+    return model
+
+
+def operations(module: nn.Module) -> tuple[nn.Module, ...]:
+    """Return the matrix products and convolutions in a layer, which a small budget splits it into."""
+    return tuple(child for child in module.modules() if isinstance(child, nn.Linear | nn.Conv2d))
 
 
 def resident_layers(budget: str, count: int) -> set[int]:
@@ -94,7 +113,7 @@ def stream(sim: Accelerator, case: Case) -> tuple[Callable[[], object], Callable
     Returns:
         What uses the model once, and what tells the MB that slots and resident layers take.
     """
-    model = build(case.model)
+    model = looped(build(case.model), case.passes)
     layers = layers_of(model)
     resident = [layers[i].module for i in resident_layers(case.budget, len(layers))]
     for module in (*rest_of(model), *resident):
@@ -119,15 +138,36 @@ def run(case: Case, work: Work) -> Result:
     """Run a case twice, and measure the second time: the first has taught the engine the order.
 
     Args:
-        work: what the device has to do for this model, from `engine_bound.work_of`.
+        work: what the device has to do in such a use, from `work_of`.
     """
     with Accelerator(case.profile, shapes=True, cap=EVERYTHING) as sim:
         use, layers_mb = stream(sim, case)
         measured = second_run(sim, use)
         weights = sim.memory.weights_peak / MB
-        rate = sim.profile.link * (1 if case.pinned else sim.profile.pageable_factor)
-    streamed = set(range(work.layers)) - resident_layers(case.budget, work.layers)
-    return Result(measured.ms, lower_bound(work, streamed, rate), layers_mb(), weights, measured.to_device / MB)
+    return Result(measured.ms, bound(case, work), layers_mb(), weights, measured.to_device / MB)
+
+
+def bound(case: Case, work: Work) -> float:
+    """Return the milliseconds below which no run is that copies the same layers whenever they run."""
+    count = len(work.sizes)
+    profile = profile_named(case.profile)
+    rate = profile.link * (1 if case.pinned else profile.pageable_factor)
+    return lower_bound(work, set(range(count)) - resident_layers(case.budget, count), rate)
+
+
+def work_of(name: str, profile: str, passes: int | None = None) -> Work:
+    """Run the resident model on the simulated card, and write down what the card has to do."""
+    with Accelerator(profile, shapes=True, cap=EVERYTHING) as sim:
+        model = looped(build(name), passes).to(sim.device)
+        given = model.sample(sim.device)
+        steps = Steps(sim, [layer.module for layer in layers_of(model)])
+
+        def use() -> None:
+            steps.begin()
+            model(given)
+
+        measured = second_run(sim, use)
+        return steps.work(measured.ms)
 
 
 def second_run(sim: Accelerator, use: Callable[[], object]) -> Measurement:
