@@ -50,19 +50,14 @@ def lower_bound(work: Work, streamed: Set[int], rate: float) -> float:
 
 
 class Steps:
-    """Notes in the simulated card's timeline where each layer begins."""
+    """Notes in the simulated card's timeline where each layer begins, in the one use that follows."""
 
     def __init__(self, sim: Accelerator, layers: Sequence[nn.Module]) -> None:
         self._timeline = sim.timeline
         self._sizes = [sum(weight.nbytes for weight in layer.parameters()) for layer in layers]
-        self._begun: list[tuple[int, int]] = []
+        self._begun = [(-1, len(sim.timeline))]
         for index, layer in enumerate(layers):
             layer.register_forward_pre_hook(lambda *_, index=index: self._note(index))
-
-    def begin(self) -> None:
-        """Begin a use, and forget the one before."""
-        self._begun.clear()
-        self._note(-1)
 
     def work(self, resident_ms: float) -> Work:
         """Return what the use did, which took so many milliseconds."""

@@ -15,7 +15,6 @@ from torch import nn
 
 from offload_runtime.engine import Lane, Layer, Ledger, MemoryTier, PackedWeights, Stack, Streamer
 from tests.sim import Accelerator
-from tests.sim.accelerator import Measurement
 from tests.sim.crosscheck.decoder import Decoder
 from tests.sim.crosscheck.standins import GEOMETRIES, StandIn, build
 from tests.sim.profile import profile_named
@@ -53,14 +52,12 @@ class Result:
     """What the second run took.
 
     Attributes:
-        bound: milliseconds below which no run is that streams the same layers.
         layers: MB of slots and resident layers at their peak, as the engine says.
         weights: MB of all weights on the device at their peak, as the simulator counted.
         copied: MB copied to the device.
     """
 
     ms: float
-    bound: float
     layers: float
     weights: float
     copied: float
@@ -134,17 +131,18 @@ def stream(sim: Accelerator, case: Case) -> tuple[Callable[[], object], Callable
     return use, lambda: (kept + ledger.slot_peak) / MB
 
 
-def run(case: Case, work: Work) -> Result:
-    """Run a case twice, and measure the second time: the first has taught the engine the order.
-
-    Args:
-        work: what the device has to do in such a use, from `work_of`.
-    """
+def run(case: Case) -> Result:
+    """Run a case twice, and measure the second time: the first has taught the engine the order."""
     with Accelerator(case.profile, shapes=True, cap=EVERYTHING) as sim:
         use, layers_mb = stream(sim, case)
-        measured = second_run(sim, use)
+        with torch.inference_mode():
+            use()
+            torch.accelerator.synchronize()
+            sim.memory.reset_peak()
+            with sim.measure() as measured:
+                use()
         weights = sim.memory.weights_peak / MB
-    return Result(measured.ms, bound(case, work), layers_mb(), weights, measured.to_device / MB)
+    return Result(measured.ms, layers_mb(), weights, measured.to_device / MB)
 
 
 def bound(case: Case, work: Work) -> float:
@@ -155,30 +153,15 @@ def bound(case: Case, work: Work) -> float:
     return lower_bound(work, set(range(count)) - resident_layers(case.budget, count), rate)
 
 
-def work_of(name: str, profile: str, passes: int | None = None) -> Work:
+def work_of(name: str, profile: str) -> Work:
     """Run the resident model on the simulated card, and write down what the card has to do."""
-    with Accelerator(profile, shapes=True, cap=EVERYTHING) as sim:
-        model = looped(build(name), passes).to(sim.device)
+    with Accelerator(profile, shapes=True, cap=EVERYTHING) as sim, torch.inference_mode():
+        model = build(name).to(sim.device)
         given = model.sample(sim.device)
         steps = Steps(sim, [layer.module for layer in layers_of(model)])
-
-        def use() -> None:
-            steps.begin()
-            model(given)
-
-        measured = second_run(sim, use)
-        return steps.work(measured.ms)
-
-
-def second_run(sim: Accelerator, use: Callable[[], object]) -> Measurement:
-    """Return the measurement of the second of two runs."""
-    with torch.inference_mode():
-        use()
-        torch.accelerator.synchronize()
-        sim.memory.reset_peak()
         with sim.measure() as measured:
-            use()
-    return measured
+            model(given)
+        return steps.work(measured.ms)
 
 
 def rest_of(model: nn.Module) -> list[nn.Module]:
