@@ -90,8 +90,8 @@ def card() -> Iterator[Accelerator]:
 
 
 @pytest.fixture(params=CASES, ids=lambda case: f"{case.kind}: {case.family}")
-def case(card: Accelerator, request: pytest.FixtureRequest) -> Case:
-    """A family that this ComfyUI has."""
+def case(card: Accelerator, request: pytest.FixtureRequest) -> Iterator[Case]:
+    """A family that this ComfyUI has; it finds the card's pools empty."""
     case: Case = request.param
     if case.missing():
         pytest.skip(f"This ComfyUI has no {case.missing()}.")
@@ -99,7 +99,8 @@ def case(card: Accelerator, request: pytest.FixtureRequest) -> Case:
         pytest.skip("It is not streamed.")
     if case.family in DRAW_ON_CARD:
         pytest.skip("The simulated card has no random generator of its own.")
-    return case
+    yield case
+    card.memory.empty_cache()
 
 
 def test_a_family_streams_on_the_card(card: Accelerator, case: Case) -> None:
