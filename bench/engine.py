@@ -3,7 +3,7 @@
 Everything here is simulated (see `tests/sim/README.md`): no number is a measurement of a GPU. Times are of the second
 run. The bound is that of `engine_bound`, for the same layers on the device and the same host memory; in a loop, what
 the pass before has left in the slots is not copied again, so a run can be a little below it. ComfyUI and diffusers
-also copy the token table, and a peer's bound is that of two layers.
+also copy the token table.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ from tests.sim.profile import profile_named
 from .engine_bound import Steps, Work, lower_bound
 
 MODELS = (*GEOMETRIES, "kl_vae")
-PAIR, HALF, ALL, NARROW = "two layers", "half resident", "all resident", "two weights"
-BUDGETS = (PAIR, HALF, ALL, NARROW)
+OWN, HALF, ALL, NARROW = "own choice", "half resident", "all resident", "two weights"
+BUDGETS = (OWN, HALF, ALL, NARROW)
 MB = 1e6
 EVERYTHING = 1 << 40
 """Device memory of the simulated card: no run is refused, its peak is read afterwards."""
@@ -34,15 +34,15 @@ class Case:
     """What to run.
 
     Attributes:
-        budget: device memory for the layers. `two layers`: slots for the largest two neighbours. `half resident`:
-            every second layer stays as well. `all resident`: nothing is streamed. `two weights`: slots of twice the
-            largest weight and 64 MB.
+        budget: device memory for the layers. `own choice`: what the engine takes for its slots, at most two layers.
+            `half resident`: every second layer stays as well. `all resident`: nothing is streamed. `two weights`:
+            slots of twice the largest weight and 64 MB.
         passes: how often a use runs the model, where it is not as often as the stand-in does by itself.
     """
 
     model: str
     profile: str = "rtx4090"
-    budget: str = PAIR
+    budget: str = OWN
     pinned: bool = True
     passes: int | None = None
 
@@ -92,7 +92,7 @@ def resident_layers(budget: str, count: int) -> set[int]:
 
 
 def slot_budget(budget: str, layers: Sequence[Layer]) -> int | None:
-    """Return what the slots may take in bytes; None is what the engine takes for itself, two layers."""
+    """Return what the slots may take in bytes; None is what the engine takes by itself."""
     if budget != NARROW:
         return None
     return 2 * max(weight.nbytes for layer in layers for weight in layer.module.parameters()) + int(64 * MB)
@@ -147,10 +147,9 @@ def run(case: Case) -> Result:
 
 def bound(case: Case, work: Work) -> float:
     """Return the milliseconds below which no run is that copies the same layers whenever they run."""
-    count = len(work.sizes)
     profile = profile_named(case.profile)
     rate = profile.link * (1 if case.pinned else profile.pageable_factor)
-    return lower_bound(work, set(range(count)) - resident_layers(case.budget, count), rate)
+    return lower_bound(work, set(range(work.layers)) - resident_layers(case.budget, work.layers), rate)
 
 
 def work_of(name: str, profile: str) -> Work:

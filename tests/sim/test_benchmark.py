@@ -30,12 +30,12 @@ PASSES = 3
 
 PINNED, PAGEABLE = True, False
 CASES = [
-    *((model, "two layers", PINNED, None) for model in (*TARGETS, "kl_vae")),
-    *((model, "two layers", PAGEABLE, None) for model in ("clip_l", "t5xxl", "reverse", "kl_vae")),
+    *((model, "own choice", PINNED, None) for model in (*TARGETS, "kl_vae")),
+    *((model, "own choice", PAGEABLE, None) for model in ("clip_l", "t5xxl", "reverse", "kl_vae")),
     *((model, "half resident", PINNED, None) for model in ("clip_l", "t5xxl")),
     ("t5xxl", "half resident", PAGEABLE, None),
     *((model, "two weights", PINNED, None) for model in ("t5xxl", "reverse")),
-    ("video_vae", "two layers", PINNED, PASSES),
+    ("video_vae", "own choice", PINNED, PASSES),
 ]
 
 DRIVER = """
@@ -78,18 +78,18 @@ def results(figures: dict[str, Any]) -> Results:
 
 @pytest.mark.parametrize("model", TARGETS)
 def test_streaming_from_pinned_memory_reaches_the_links_limit(results: Results, model: str) -> None:
-    got = results[model, "two layers", PINNED]
+    got = results[model, "own choice", PINNED]
     assert got["ms"] <= TARGETS[model][0]
     assert got["layers"] <= TARGETS[model][1]
 
 
 def test_copies_hide_behind_the_image_decoder(figures: dict[str, Any], results: Results) -> None:
     """The baseline's decoder took 86.8 ms resident, and 87.5 were to be reached; this one computes 4 ms longer."""
-    assert results["kl_vae", "two layers", PINNED]["ms"] <= 87.5 / 86.8 * figures["resident"]["kl_vae"]
+    assert results["kl_vae", "own choice", PINNED]["ms"] <= 87.5 / 86.8 * figures["resident"]["kl_vae"]
 
 
 def test_a_looped_decoder_streams_at_the_links_rate(results: Results) -> None:
-    got = results["video_vae", "two layers", PINNED]
+    got = results["video_vae", "own choice", PINNED]
     assert got["ms"] <= 1.02 * got["copied"] / 25  # MB per ms
     assert got["copied"] <= 36 * 127.5 * PASSES
 
@@ -103,10 +103,9 @@ def test_pageable_memory_is_streamed_as_fast_as_it_can_be_read(
     assert got["ms"] <= 1.10 * got["bound"]
 
 
-@one_slot
-@pytest.mark.parametrize("model", ["clip_l", "t5xxl"])
+@pytest.mark.parametrize("model", [pytest.param("clip_l", marks=one_slot), "t5xxl"])
 def test_half_of_the_layers_resident_halves_the_time(results: Results, model: str) -> None:
-    half, streamed = (results[model, budget, PINNED]["ms"] for budget in ("half resident", "two layers"))
+    half, streamed = (results[model, budget, PINNED]["ms"] for budget in ("half resident", "own choice"))
     assert half <= 0.53 * streamed
 
 
@@ -122,12 +121,13 @@ def test_less_memory_than_two_layers_costs_next_to_no_time(results: Results, mod
     ("model", "bound"), [("clip_l", 6.9), ("siglip", 33.1), ("t5xxl", 372), ("qwen7b", 524)]
 )
 def test_the_bound_is_the_published_one(results: Results, model: str, bound: float) -> None:
-    assert results[model, "two layers", PINNED]["bound"] == pytest.approx(bound, rel=0.005)
+    """That one copies whole layers, and is rounded."""
+    assert results[model, "own choice", PINNED]["bound"] == pytest.approx(bound, rel=0.015)
 
 
 def test_the_engine_counts_its_memory_as_the_card_does(results: Results) -> None:
     beside = 32128 * 4096 * 2 / 1e6  # T5's token table
-    for budget in ("two layers", "half resident", "two weights"):
+    for budget in ("own choice", "half resident", "two weights"):
         got = results["t5xxl", budget, PINNED]
         assert got["layers"] + beside == pytest.approx(got["weights"], rel=0.001)
 
