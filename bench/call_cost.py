@@ -95,15 +95,26 @@ def stream(layers: Sequence[nn.Module]) -> Streamer:
     return streamer
 
 
+def first_use(layers: Sequence[nn.Module]) -> Callable[[], object]:
+    """Return what lets a new engine run some layers: it wraps all, until it has seen a use."""
+    kept: list[Streamer] = []  # wrappers refer to it weakly
+
+    def begin() -> None:
+        kept[:] = [stream(layers)]
+
+    return begin
+
+
 def ours() -> list[System]:
     """Wrap blocks by our engine."""
 
     def system(name: str, case: str, does: str, layers: list[Block]) -> System:
         return System(name, case, does, layers, stream(layers).install)
 
-    two, others = blocks(2, HOST), blocks(34)
+    new, two, others = blocks(36), blocks(2, HOST), blocks(34)
     return [
-        system("ours", NOTHING, "looks whether a weight is on the host", blocks(36)),
+        System("ours, first use", NOTHING, "asks each weight whether it is on the host", new, first_use(new)),
+        system("ours", NOTHING, "none: layers of which nothing is streamed are not wrapped", blocks(36)),
         system("ours", EXCHANGE, "dictionary entries; the layers are in their slots", blocks(2, HOST)),
         system("ours, mixed", EXCHANGE, "the same for 2 layers of 36; the others are resident", two + others),
         system("ours", COPY, "the next layer is planned and copied, too", blocks(36, HOST)),
@@ -169,14 +180,17 @@ def main() -> None:
     with torch.inference_mode():
         measure(systems, 3)
         plain, *costs = measure(systems, rounds)
-    print(f"{'':13} {'case':32} {'us/call':>8}   (beyond the {plain:.2f} us of the layer without a wrapper)")
+    print(f"{'':15} {'case':32} {'us/call':>8}   (beyond the {plain:.2f} us of the layer without a wrapper)")
     rows = [(system, taken - plain) for system, taken in zip(systems[1:], costs, strict=True)]
     for system, taken in sorted(rows, key=lambda row: (NOTHING, EXCHANGE, COPY).index(row[0].case)):
-        print(f"{system.name:13} {system.case:32} {taken:8.2f}   {system.does}")
+        print(f"{system.name:15} {system.case:32} {taken:8.2f}   {system.does}")
     for case in (NOTHING, EXCHANGE):
-        mine, *others = (taken for system, taken in rows if system.case == case and "," not in system.name)
+        mine = [taken for system, taken in rows if system.case == case and system.name.startswith("ours")]
+        others = [
+            taken for system, taken in rows if system.case == case and not system.name.startswith("ours")
+        ]
         if others:
-            print(f"{case}: ours is {mine / min(others):.2f} of the cheapest peer's")
+            print(f"{case}: ours is at most {max(mine) / min(others):.2f} of the cheapest peer's")
 
 
 if __name__ == "__main__":

@@ -140,5 +140,5 @@ def test_the_table_names_every_budget_and_peer_with_its_source() -> None:
 
 
 def test_the_cost_of_a_call_is_measured() -> None:
-    rows = [line.split() for line in command("-m", "bench.call_cost", "1").splitlines()]
-    assert sum(row[0] in ("ours", "ours,") for row in rows) == 4
+    rows = command("-m", "bench.call_cost", "1").splitlines()
+    assert sum(row.startswith("ours") for row in rows) == 5
