@@ -1,68 +1,82 @@
-"""The engine beside its peers, on the simulated card: `python -m bench.engine [model,…]`.
+"""The engine beside its peers on a simulated card: `python -m bench.engine [model,…] [--profile rtx4090|h200]`
 
-Everything here is simulated (see `tests/sim/README.md`): no number is a measurement of a GPU. The models are
-shape-only stand-ins with real dimensions; the peers' figures are those that the simulator reproduces in
-`tests/sim/crosscheck`. Times are of the second run; embedding, norm and head are on the device, as they are for
-SGLang and the lower bound.
+Everything here is simulated (see `tests/sim/README.md`): no number is a measurement of a GPU. Times are of the second
+run. The bound is that of `engine_bound`, for the same layers on the device and the same host memory; in a loop, what
+the pass before has left in the slots is not copied again, so a run can be a little below it. ComfyUI and diffusers
+also copy the token table.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
+import argparse
+import warnings
+from collections.abc import Sequence
 
-import torch
+from .engine_bound import Work
+from .engine_cases import BUDGETS, MODELS, Case, bound, makes_sense, run, work_of
+from .engine_peers import PEERS, figures
 
-from offload_runtime.engine import Lane, Layer, Ledger, MemoryTier, PackedWeights, Stack, Streamer
-from tests.sim import Accelerator
-from tests.sim.crosscheck.published import PUBLISHED
-from tests.sim.crosscheck.standins import GEOMETRIES, StandIn, build
-from tests.sim.crosscheck.systems import MB, Row, measure
-
-PEERS = ("lower bound", "comfy_async", "sglang_pinned", "diffusers_block_stream")
+PROFILES = ("rtx4090", "h200")
+HEADER = ("ms", "bound", "x bound", "layers MB", "weights MB", "copied MB")
 
 
-def pin(size: int) -> torch.Tensor:
-    return torch.empty(size, dtype=torch.uint8).pin_memory()
+def line(name: str, host: str, cells: Sequence[float | None], source: str = "") -> str:
+    """Format a row of the table; what is not known stays empty."""
+    digits = (1, 1, 3, 0, 0, 0)
+    numbers = [
+        f"{'' if cell is None else format(cell, f'.{n}f'):>11}" for cell, n in zip(cells, digits, strict=True)
+    ]
+    return f"  {name:22} {host:9}{''.join(numbers)}  {source}".rstrip()
 
 
-def ours(sim: Accelerator, name: str, *, pinned: bool) -> tuple[Row, Ledger]:
-    """Stream the blocks of one model through the engine."""
-    model: StandIn = build(name)
-    for module in (model.embed, model.norm, model.head):
-        if module is not None:
-            module.to(sim.device)
-    ledger = Ledger()
-    layers = tuple(Layer(f"blocks.{i}", block) for i, block in enumerate(model.blocks))
-    tier = MemoryTier(sim.device, PackedWeights(pin if pinned else lambda size: None))
-    streamer = Streamer([Stack("blocks", layers)], Lane(sim.device), tier, ledger)
-    streamer.pack()
-    streamer.allocate()
-    given = model.sample(sim.device)
-
-    def run() -> None:
-        streamer.install()
-        model(given)
-
-    return measure(sim, run), ledger
+def print_ours(model: str, profile: str, work: Work) -> None:
+    """Run and print the engine's rows for one model."""
+    for budget in BUDGETS:
+        for pinned in (True, False):
+            case = Case(model, profile, budget, pinned)
+            if not makes_sense(case):
+                continue
+            got, least = run(case), bound(case, work)
+            cells = (got.ms, least, got.ms / least, got.layers, got.weights, got.copied)
+            print(line(f"ours, {budget}", "pinned" if pinned else "pageable", cells), flush=True)
 
 
-def main(arguments: list[str]) -> None:
-    names = arguments[0].split(",") if arguments else list(GEOMETRIES)
-    print(f"{'model':10} {'system':24} {'ms':>9} {'slots MB':>9}   (simulated rtx4090, second run)")
-    for name in names:
-        rows: dict[str, Callable[[Accelerator], tuple[Row, Ledger]]] = {
-            "ours, pinned": lambda sim, name=name: ours(sim, name, pinned=True),
-            "ours, pageable": lambda sim, name=name: ours(sim, name, pinned=False),
-        }
-        for system, run in rows.items():
-            with Accelerator("rtx4090", shapes=True, cap=1 << 40) as sim:
-                row, ledger = run(sim)
-            print(f"{name:10} {system:24} {row.ms:9.1f} {ledger.slot_peak / MB:9.0f}")
-        for system in PEERS:
-            if (system, name) in PUBLISHED:
-                print(f"{name:10} {system:24} {PUBLISHED[system, name].ms:9.1f}")
+def print_peers(model: str, profile: str, work: Work, *, running: bool) -> None:
+    """Print the peers' rows for one model."""
+    for peer in PEERS:
+        found = figures(peer, model, profile, run=running)
+        if found is None:
+            continue
+        row, source = found
+        least = bound(Case(model, profile, pinned=peer.pinned), work)
+        ratio = None if peer.system == "resident" else row.ms / least
+        cells = (row.ms, None if ratio is None else least, ratio, None, row.weights, row.copied)
+        print(line(peer.name, "pinned" if peer.pinned else "pageable", cells, source), flush=True)
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description="The engine beside its peers, on a simulated card.")
+    parser.add_argument("models", nargs="?", default=",".join(MODELS), help="some of %(default)s")
+    parser.add_argument("--profile", choices=PROFILES, help="the card; both if not given")
+    parser.add_argument(
+        "--peers", choices=("run", "published", "none"), default="run",
+        help="run those that can be run here, or only show published figures, or leave peers out",
+    )  # fmt: skip
+    given = parser.parse_args()
+    unknown = set(given.models.split(",")) - set(MODELS)
+    if unknown:
+        parser.error(f"no model is called {', '.join(sorted(unknown))}; known: {', '.join(MODELS)}")
+    warnings.simplefilter("ignore")
+    for profile in (given.profile,) if given.profile else PROFILES:
+        for model in given.models.split(","):
+            print(f"\n{model} on the simulated {profile}")
+            print(f"  {'':22} {'masters':9}{''.join(f'{title:>11}' for title in HEADER)}")
+            work = work_of(model, profile)
+            print_ours(model, profile, work)
+            if given.peers != "none":
+                print_peers(model, profile, work, running=given.peers == "run")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -26,21 +26,41 @@ ref_ring | 7.0/104 | 33.4/64 | 372/1035 | 524/2022 | 86.8/87 | 110/472 | 3678/26
 ref_ring_half | 3.6/189 | 17.4/460 | 188/5666 | 265/8548 | 86.8/122 | 56.1/1831 | 1840/2560
 """
 
+#: SGLang's layerwise manager, whose code the simulator does not run.
+_SGLANG = """
+sglang_pinned | 7.0/104 | 33.4/64 | 372/1035 | 524/2022 | 88.1/87 | 201/2738 | 3678/266
+sglang_pageable | 16.5/104 | 75.7/64 | 807/1035 | 1130/2022 | 96.0/87 | 428/2738 | 8112/266
+"""
+
+#: Profile h200: milliseconds only, and no `video_vae`.
+_H200 = """
+resident | 1.1 | 2.5 | 7.8 | 10.8 | 18.5 | 2.5
+whole_to | 26.0 | 80.3 | 777 | 1150 | 30.2 | 227
+whole_pinned | 7.0 | 22.1 | 200 | 296 | 21.6 | 58.8
+comfy_async | 6.5 | 20.0 | 194 | 288 | 19.8 | 56.9
+comfy_dynamic_noroom | 5.5 | 17.8 | 192 | 284 | 18.7 | 55.4
+diffusers_block_stream | 11.3 | 20.5 | 209 | 351 | 20.2 | 57.8
+diffusers_leaf_stream | 7.2 | 21.9 | 196 | 290 | 20.4 | 57.8
+sglang_pinned | 3.6 | 16.8 | 186 | 262 | 19.2 | 101
+sglang_pageable | 9.1 | 38.2 | 395 | 553 | 23.3 | 212
+"""
+
 #: 0.3.75 keeps no cast buffers: the peak is the biggest weight.
 _OLD_CORE_WEIGHTS = {"clip_l": 76, "siglip": 10, "t5xxl": 263, "qwen7b": 1090, "kl_vae": 5, "reverse": 76}
 
 
-def _parse() -> dict[tuple[str, str], Row]:
+def _parse(table: str) -> dict[tuple[str, str], Row]:
     rows = {}
-    for line in _TABLE.strip().splitlines():
+    for line in table.strip().splitlines():
         system, *cells = (cell.strip() for cell in line.split("|"))
-        for model, cell in zip(_COLUMNS, cells, strict=True):
-            ms, weights = (float(part) for part in cell.split("/"))
-            rows[system, model] = Row(ms, weights)
+        for model, cell in zip(_COLUMNS, cells, strict=False):
+            rows[system, model] = Row(*(float(part) for part in cell.split("/")))
     return rows
 
 
-PUBLISHED = _parse()
+PUBLISHED = _parse(_TABLE)
+SGLANG = _parse(_SGLANG)
+H200 = _parse(_H200)
 MODELS = _COLUMNS
 
 

@@ -20,10 +20,14 @@ Run = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Row:
-    """One cell: milliseconds of the second run, and its peak of weights on the device in MB."""
+    """One cell: milliseconds of the second run, its peak of weights on the device and what it copies there, in MB.
+
+    None is what was not published.
+    """
 
     ms: float
-    weights: float
+    weights: float | None = None
+    copied: float | None = None
 
 
 def measure(sim: Accelerator, run: Run) -> Row:
@@ -34,7 +38,7 @@ def measure(sim: Accelerator, run: Run) -> Row:
         sim.memory.reset_peak()
         with sim.measure() as m:
             run()
-        return Row(m.ms, sim.memory.weights_peak / MB)
+        return Row(m.ms, sim.memory.weights_peak / MB, m.to_device / MB)
 
 
 def simulate(system: str, model: str, profile: str | Profile = "rtx4090") -> Row:
