@@ -172,5 +172,9 @@ class Schedule:
 
 
 def largest_neighbours(sizes: Sequence[int]) -> int:
-    """Return the bytes that layers need to stream in order, each copied while the one before it runs."""
-    return max((a + b for a, b in pairwise(sizes)), default=max(sizes, default=0))
+    """Return the bytes that layers need to stream in order, each copied while the one before it runs.
+
+    Those that need no copy do not count: two others on both sides of one are neighbours.
+    """
+    copied = [size for size in sizes if size]
+    return max((a + b for a, b in pairwise(copied)), default=max(copied, default=0))
