@@ -8,6 +8,7 @@ from .loader import LoaderNode
 from .placement_policy import PlacementPolicyNode
 from .placement_report import PlacementReportNode
 from .policy_files import LoadPolicyNode, SavePolicyNode
+from .routes import add_routes
 from .set_placement import SetPlacementNode
 
 
@@ -15,7 +16,8 @@ class LayerwiseOffloadExtension(ComfyExtension):
     """Registers the nodes."""
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
-        """Return the node classes, in the order in which they are used."""
+        """Return the node classes, in the order in which they are used; a running server gets the routes."""
+        add_routes()
         return [
             PlacementPolicyNode,
             SetPlacementNode,

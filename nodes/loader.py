@@ -10,10 +10,11 @@ from comfy_api.latest import io
 
 from ..offload_runtime.adapter import SLOTS, Placements, apply_policy, candidate_files
 from ..offload_runtime.errors import AttachError
-from ..offload_runtime.policy import Policy
+from ..offload_runtime.policy import PlacementRow, Policy
 from ..offload_runtime.policy.files import DEFAULT_FILE
 from . import sockets
 from .compat import known_options
+from .executed import decisions, policy_nodes, prompt_graph
 from .policy_files import fingerprint, policy_folder
 
 
@@ -83,18 +84,24 @@ class LoaderNode(io.ComfyNode):
         given = dict(zip(SLOTS, (model, clip, vae, clip_vision), strict=True))
         objects = {slot: value for slot, value in given.items() if value is not None}
         prompt, node_id = cls.hidden.dynprompt, cls.hidden.unique_id
-        graph = {name: prompt.get_node(name) for name in prompt.all_node_ids()}
+        graph = prompt_graph(prompt)
         _refuse_empty_outputs(graph, node_id, objects)
         files = {slot: candidate_files(graph, node_id, slot) for slot in objects}
+        asked = policy_folder().user_default().extended(policy or Policy())
+        earlier = placements or Placements()
         bar = comfy.utils.ProgressBar(len(objects))
         placed, all_placements = apply_policy(
-            policy_folder().user_default().extended(policy or Policy()),
+            asked,
             objects,
             files,
-            placements or Placements(),
+            earlier,
             on_step=lambda: bar.update(1),
         )
-        return io.NodeOutput(*(placed.get(slot) for slot in SLOTS), all_placements)
+        rows = [PlacementRow.of(p.facts, p.decision) for p in all_placements.placed[len(earlier.placed) :]]
+        decided = decisions(policy_nodes(graph, node_id), [asked], rows)
+        return io.NodeOutput(
+            *(placed.get(slot) for slot in SLOTS), all_placements, ui={"placement_decisions": [decided]}
+        )
 
 
 def _refuse_empty_outputs(graph: Mapping[str, Any], node_id: str, objects: Mapping[str, Any]) -> None:

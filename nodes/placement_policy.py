@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from comfy_api.latest import io
 
 from ..offload_runtime.errors import PolicyError
@@ -10,7 +13,7 @@ from .compat import known_options
 from .provenance import links
 from .sockets import CATEGORY, PlacementPolicy
 
-_SELECTORS = {
+SELECTORS = {
     "text_encoder": "text_encoder",
     "image_encoder": "image_encoder",
     "vae": "vae",
@@ -29,6 +32,18 @@ _PLACES = {
     "vae": "Where image and video VAEs live. Audio VAEs are left to ComfyUI.",
     "diffusion_model": "Where the diffusion model lives. Left to ComfyUI unless you set it.",
 }
+
+
+def policy_of(node_id: str | None, values: Mapping[str, Any]) -> Policy:
+    """Return what a node with these widget values asks for.
+
+    Raises:
+        PolicyError: a value cannot be understood.
+    """
+    places = tuple(values.get(name) for name in SELECTORS)
+    return _policy(
+        node_id, {}, values.get("mode"), places, values.get("vram_budget"), values.get("strict")
+    )
 
 
 class PlacementPolicyNode(io.ComfyNode):
@@ -88,7 +103,7 @@ class PlacementPolicyNode(io.ComfyNode):
         """Chain this node's explicit values behind the base."""
         node_id = cls.hidden.unique_id
         places = (text_encoder, image_encoder, vae, diffusion_model)
-        via = links(cls.hidden.dynprompt, node_id, ("mode", *_SELECTORS, "vram_budget", "strict"))
+        via = links(cls.hidden.dynprompt, node_id, ("mode", *SELECTORS, "vram_budget", "strict"))
         policy = _policy(node_id, via, mode, places, vram_budget, strict)
         return io.NodeOutput((base or Policy()).extended(policy))
 
@@ -145,6 +160,6 @@ def _policy(
         mode=mode,
         strict=strict,
         vram_budget=vram_budget,
-        placements=dict(zip(_SELECTORS.values(), places, strict=True)),
-        via={_SELECTORS.get(name, name): node for name, node in via.items()},
+        placements=dict(zip(SELECTORS.values(), places, strict=True)),
+        via={SELECTORS.get(name, name): node for name, node in via.items()},
     )

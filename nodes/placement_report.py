@@ -9,6 +9,7 @@ from comfy_api.latest import io
 from ..offload_runtime.adapter import Placements
 from . import sockets
 from .compat import known_options
+from .executed import common_policy_nodes, decisions, prompt_graph
 
 
 class PlacementReportNode(io.ComfyNode):
@@ -43,6 +44,7 @@ class PlacementReportNode(io.ComfyNode):
                     "data", display_name="data", tooltip="The report as a dictionary of plain values."
                 ),
             ],
+            hidden=[io.Hidden.unique_id, io.Hidden.dynprompt],
             is_output_node=True,
             has_intermediate_output=True,
         )
@@ -50,6 +52,13 @@ class PlacementReportNode(io.ComfyNode):
     @classmethod
     def execute(cls, placements: Placements | None = None, after: Any = None) -> io.NodeOutput:
         """Read the live models."""
-        report = (placements or Placements()).report()
+        placed = placements or Placements()
+        report = placed.report()
         text, data = report.text(), report.to_dict()
-        return io.NodeOutput(text, data, ui={"text": [text], "placement_report": [data]})
+        nodes = common_policy_nodes(prompt_graph(cls.hidden.dynprompt), cls.hidden.unique_id)
+        decided = decisions(nodes, placed.policies, report.rows)
+        return io.NodeOutput(
+            text,
+            data,
+            ui={"text": [text], "placement_report": [data], "placement_decisions": [decided]},
+        )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import folder_paths
 from comfy_api.latest import io
@@ -26,6 +28,15 @@ def fingerprint(name: str) -> str:
         return hashlib.sha256(policy_folder().read(name)).hexdigest()
     except PolicyError as error:
         return str(error)
+
+
+def policy_of(node_id: str | None, values: Mapping[str, Any]) -> Policy:
+    """Return what a Load Placement Policy node with these widget values reads.
+
+    Raises:
+        PolicyError: the file or the text is not a policy, or there is no such file.
+    """
+    return _read(node_id, values.get("file"), values.get("text"))
 
 
 class LoadPolicyNode(io.ComfyNode):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from comfy_api.latest import io
 
 from ..offload_runtime.errors import PolicyError
@@ -10,7 +13,16 @@ from .compat import known_options
 from .provenance import links
 from .sockets import CATEGORY, PlacementPolicy
 
-_VALUES = ("component", "placement", "vram_budget", "host")
+_VALUES = ("component", "placement", "vram_budget", "host", "device")
+
+
+def policy_of(node_id: str | None, values: Mapping[str, Any]) -> Policy:
+    """Return what a node with these widget values asks for.
+
+    Raises:
+        PolicyError: a value cannot be understood.
+    """
+    return _policy(node_id, {}, *(values.get(name) for name in _VALUES))
 
 
 class SetPlacementNode(io.ComfyNode):
@@ -50,10 +62,11 @@ class SetPlacementNode(io.ComfyNode):
         placement: str | None = None,
         vram_budget: str | None = None,
         host: str | None = None,
+        device: str | None = None,
     ) -> bool | str:
         """Refuse a typo before anything runs; any component name or comma list is allowed, not the listed ones only."""
         try:
-            _policy(None, {}, component, placement, vram_budget, host)
+            _policy(None, {}, component, placement, vram_budget, host, device)
         except PolicyError as error:
             return str(error)
         return True
@@ -65,12 +78,13 @@ class SetPlacementNode(io.ComfyNode):
         placement: str | None = None,
         vram_budget: str | None = None,
         host: str | None = None,
+        device: str | None = None,
         base: Policy | None = None,
     ) -> io.NodeOutput:
         """Chain this wish behind the base."""
         node_id = cls.hidden.unique_id
         via = links(cls.hidden.dynprompt, node_id, _VALUES)
-        policy = _policy(node_id, via, component, placement, vram_budget, host)
+        policy = _policy(node_id, via, component, placement, vram_budget, host, device)
         return io.NodeOutput((base or Policy()).extended(policy))
 
 
@@ -108,6 +122,13 @@ def _inputs() -> list[io.Input]:
             tooltip="Where the weights of its layers wait. auto: not set here. pinned: page-locked memory, fastest. "
             "staged: ordinary memory, copied by a thread of its own. mapped: the model file, least memory.",
         ),
+        io.String.Input(
+            "device",
+            default="auto",
+            optional=True,
+            tooltip="The accelerator that computes it: auto (ComfyUI's own), or its number, as in gpu:1. Where a "
+            "machine cannot do that, the report says so.",
+        ),
         PlacementPolicy.Input(
             "base",
             optional=True,
@@ -123,6 +144,7 @@ def _policy(
     placement: str | None,
     vram_budget: str | None,
     host: str | None,
+    device: str | None,
 ) -> Policy:
     return Policy.for_component(
         Source(SourceKind.OVERRIDE, f"Set Placement, node {node_id}"),
@@ -130,5 +152,6 @@ def _policy(
         placement=placement,
         vram_budget=vram_budget,
         host=host,
+        device=device,
         via=via,
     )

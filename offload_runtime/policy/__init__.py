@@ -4,6 +4,7 @@ Policy files are read and written by `policy.files`, which alone needs pydantic 
 """
 
 from .arguments import Argument, ExplicitArguments, Setting, Source, SourceKind
+from .chain import NodeChain, as_chain
 from .command_line import FLAGS
 from .components import COMPONENTS, SELECTORS, HostTier, Mode, Placement, base_name, group_of
 from .decision import Decision, Plan
@@ -15,7 +16,7 @@ from .report import PlacementRow, Report, decision_table, unused_notes
 from .resolve import resolve
 from .selectors import normalize_selector, parse_selectors
 from .suggestions import could_stay_resident
-from .words import is_set
+from .words import is_set, spell_value
 
 __all__ = [
     "COMPONENTS",
@@ -29,6 +30,7 @@ __all__ = [
     "HostTier",
     "MachineFacts",
     "Mode",
+    "NodeChain",
     "Placement",
     "PlacementRow",
     "Plan",
@@ -37,6 +39,7 @@ __all__ = [
     "Setting",
     "Source",
     "SourceKind",
+    "as_chain",
     "base_name",
     "could_stay_resident",
     "decision_table",
@@ -49,5 +52,6 @@ __all__ = [
     "parse_selectors",
     "parse_size",
     "resolve",
+    "spell_value",
     "unused_notes",
 ]

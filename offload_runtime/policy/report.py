@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from .arguments import Argument, Source, SourceKind
+from .components import group_of
 from .decision import Decision
 from .facts import ComponentFacts
 from .quantities import format_bytes
@@ -37,6 +38,7 @@ class PlacementRow:
         tiers: where its weights are now: tier name → bytes.
         moved_bytes: bytes copied into layer slots since the component was attached.
         layer_runs: how many layer calls ran under the engine.
+        group: the group of the component, which is what a policy node has a widget for, or "".
     """
 
     component: str
@@ -53,6 +55,7 @@ class PlacementRow:
     tiers: Mapping[str, int] = field(default_factory=dict)
     moved_bytes: int = 0
     layer_runs: int = 0
+    group: str = ""
 
     @classmethod
     def of(
@@ -82,6 +85,7 @@ class PlacementRow:
             tiers=tiers or {},
             moved_bytes=moved_bytes,
             layer_runs=layer_runs,
+            group=group_of(facts.name) or "",
         )
 
     def lines(self) -> list[str]:

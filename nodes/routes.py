@@ -1,0 +1,90 @@
+"""What the browser asks the server: to read a policy file, and to write one.
+
+Both routes only convert; nothing is stored. They use the reader and the writer of the nodes, so that a file means
+the same wherever it is dropped, and a mistake in it is the same sentence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from ..offload_runtime.errors import PolicyError
+from ..offload_runtime.policy import Policy, Source, SourceKind, as_chain
+from ..offload_runtime.policy.files import dump_policy, parse_policy
+from . import placement_policy, policy_files, set_placement
+
+PREFIX = "/layerwise_offload/policy"
+
+_READERS: Mapping[str, Callable[[str, Mapping[str, Any]], Policy]] = {
+    "LayerwiseOffload_PlacementPolicy": placement_policy.policy_of,
+    "LayerwiseOffload_SetPlacement": set_placement.policy_of,
+    "LayerwiseOffload_LoadPolicy": policy_files.policy_of,
+}
+
+
+def add_routes() -> None:
+    """Add the routes to the running server; where there is none, nobody can ask."""
+    server = sys.modules.get("server")  # importing it would start half of ComfyUI for a script or a test
+    running = getattr(getattr(server, "PromptServer", None), "instance", None)
+    if running is None:
+        return
+    running.routes.post(f"{PREFIX}/parse")(_route(_parse))
+    running.routes.post(f"{PREFIX}/dump")(_route(_dump))
+
+
+def parsed(data: bytes, name: str) -> dict[str, Any]:
+    """Return the content of a policy file as the widget values of a chain of nodes.
+
+    Raises:
+        PolicyError: the content is not a policy.
+    """
+    policy = parse_policy(data, Source(SourceKind.FILE, name[:100]))
+    chain = as_chain(policy, placement_policy.SELECTORS.values())
+    widgets = {selector: widget for widget, selector in placement_policy.SELECTORS.items()}
+    placements = {widgets[selector]: placement for selector, placement in chain.placements.items()}
+    return {"policy": {**chain.workflow, **placements}, "overrides": list(chain.overrides)}
+
+
+def dumped(data: bytes) -> dict[str, Any]:
+    """Return the YAML text of a chain of nodes, each given as `class_type`, `id` and `inputs`, the first one first.
+
+    Raises:
+        PolicyError: the chain is not one, or a value in it cannot be understood.
+    """
+    try:
+        nodes = [
+            (_READERS[node["class_type"]], str(node["id"])[:40], dict(node["inputs"]))
+            for node in json.loads(data)["nodes"]
+        ]
+    except (ValueError, KeyError, TypeError):
+        raise PolicyError("a chain of policy nodes is a list of class_type, id and inputs") from None
+    return {
+        "text": dump_policy(Policy().extended(*(read(node_id, inputs) for read, node_id, inputs in nodes)))
+    }
+
+
+def _parse(request: Any, data: bytes) -> dict[str, Any]:
+    return parsed(data, request.query.get("name", "policy file"))
+
+
+def _dump(request: Any, data: bytes) -> dict[str, Any]:
+    return dumped(data)
+
+
+def _route(answer: Callable[[Any, bytes], dict[str, Any]]) -> Callable[[Any], Awaitable[Any]]:
+    async def handler(request: Any) -> Any:
+        from aiohttp import web
+
+        data = await request.read()
+        try:
+            # The first file loads pydantic and builds the schema, which must not hold up the server.
+            return web.json_response(await asyncio.to_thread(answer, request, data))
+        except PolicyError as error:
+            mistake = {"message": str(error), "line": error.line, "column": error.column}
+            return web.json_response(mistake, status=400)
+
+    return handler
