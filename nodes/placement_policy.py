@@ -41,9 +41,7 @@ def policy_of(node_id: str | None, values: Mapping[str, Any]) -> Policy:
         PolicyError: a value cannot be understood.
     """
     places = tuple(values.get(name) for name in SELECTORS)
-    return _policy(
-        node_id, {}, values.get("mode"), places, values.get("vram_budget"), values.get("strict")
-    )
+    return _policy(node_id, {}, values.get("mode"), places, values.get("vram_budget"), values.get("strict"))
 
 
 class PlacementPolicyNode(io.ComfyNode):

@@ -1,23 +1,38 @@
 // @ts-check
 // Entry of the pack's web part: ComfyUI imports every .js below web/, so this is the only one.
 import { app } from "../../scripts/app.js";
-import { addText } from "./text.mjs";
+import { addStyle } from "./dom.mjs";
+import { loadIntoView, watchDrops } from "./drop.mjs";
+import { rememberLastRun, repaint, watchRuns } from "./outputs.mjs";
+import { addMarks, addPolicyPanel } from "./policy_node.mjs";
+import { loadTexts } from "./strings.mjs";
+import { addPolicyText, addReport } from "./text_nodes.mjs";
 
-const TEXTS = {
-  LayerwiseOffload_PlacementReport: {
-    label: "Placement report",
-    empty: "Run the workflow: the report is taken when everything in front of this node is done.",
-  },
-  LayerwiseOffload_SavePolicy: {
-    label: "Placement policy",
-    empty: "Run the workflow: the policy is shown here as a file has it.",
-  },
+/** @type {Record<string, (node: any) => void>} */
+const NODES = {
+  LayerwiseOffload_PlacementPolicy: addPolicyPanel,
+  LayerwiseOffload_SetPlacement: addMarks,
+  LayerwiseOffload_PlacementReport: addReport,
+  LayerwiseOffload_SavePolicy: addPolicyText,
 };
 
 app.registerExtension({
   name: "LayerwiseOffload",
-  nodeCreated(node) {
-    const text = TEXTS[node.comfyClass];
-    if (text) addText(node, text);
+  commands: [
+    {
+      id: "LayerwiseOffload.LoadPolicyFile",
+      label: "Layerwise Offload: load a policy file",
+      icon: "pi pi-file-import",
+      function: loadIntoView,
+    },
+  ],
+  async setup() {
+    addStyle();
+    watchDrops();
+    watchRuns();
+    await loadTexts();
   },
+  nodeCreated: (/** @type {any} */ node) => NODES[node.comfyClass]?.(node),
+  afterConfigureGraph: rememberLastRun,
+  onNodeOutputsUpdated: repaint,
 });

@@ -34,7 +34,9 @@ def decided(policy: Policy) -> dict[str, Any]:
     asked = [(setting, "all") for setting in WORKFLOW_SETTINGS]
     asked += [(s, name) for s in Setting if s not in WORKFLOW_SETTINGS for name in NAMES]
     return {
-        f"{setting} {name}": winner.value for setting, name in asked if (winner := explicit.winner(setting, name))
+        f"{setting} {name}": winner.value
+        for setting, name in asked
+        if (winner := explicit.winner(setting, name))
     }
 
 

@@ -1,0 +1,193 @@
+// @ts-check
+// The nodes of a policy in the graph: made from a file's values, filled with them, and read back.
+import { app } from "../../scripts/app.js";
+
+/**
+ * @typedef {{policy: Record<string, string>, overrides: Record<string, string>[]}} Plan a file as widget values
+ * @typedef {{nodes: {class_type: string, id: string, inputs: Record<string, unknown>}[],
+ *   linked: {id: string, field: string}[], outside: string | null}} Chain
+ */
+
+export const POLICY = "LayerwiseOffload_PlacementPolicy";
+export const OVERRIDE = "LayerwiseOffload_SetPlacement";
+const LOAD = "LayerwiseOffload_LoadPolicy";
+const SKIPPED = [2, 4]; // muted, bypassed
+const GAP = 50;
+
+/**
+ * Change the graph so that one undo takes it all back.
+ * @template T
+ * @param {() => T} change
+ * @returns {T}
+ */
+export function edit(change) {
+  app.canvas.emitBeforeChange();
+  try {
+    return change();
+  } finally {
+    app.canvas.graph?.setDirtyCanvas(true, true);
+    app.canvas.emitAfterChange();
+  }
+}
+
+/**
+ * Set a widget as a person would.
+ * @param {any} node
+ * @param {string} name
+ * @param {string} value
+ */
+export function setWidget(node, name, value) {
+  const widget = node.widgets?.find((/** @type {any} */ one) => one.name === name);
+  if (!widget || widget.value === value) return;
+  widget.value = value;
+  widget.callback?.(value, app.canvas, node);
+}
+
+/**
+ * Set fields of a node back to auto, in one step.
+ * @param {any} node
+ * @param {string[]} fields
+ */
+export function reset(node, fields) {
+  edit(() => fields.forEach((field) => setWidget(node, field, "auto")));
+}
+
+/**
+ * Make the nodes of a file in the graph that is open.
+ * @param {Plan} plan
+ * @param {[number, number]} pos where the first one stands, in canvas units
+ * @returns {any[]} the nodes, the policy node first
+ */
+export function createChain(plan, pos) {
+  return edit(() => {
+    const policy = addNode(app.canvas.graph, POLICY, pos);
+    const nodes = [policy];
+    fillNode(policy, plan.policy);
+    for (const override of plan.overrides) nodes.push(insertOverride(nodes.at(-1), override));
+    app.canvas.deselectAll?.();
+    app.canvas.selectItems?.(nodes);
+    return nodes;
+  });
+}
+
+/**
+ * Give a policy node a file's values, and its chain those overrides that the file needs. Overrides of the chain that
+ * are for the same component are filled; others stay.
+ * @param {any} policy
+ * @param {Plan} plan
+ * @returns {{kept: any[], linked: {id: string, field: string}[]}} overrides that the file does not know, and values
+ *   that it could not give because they are linked
+ */
+export function fillChain(policy, plan) {
+  return edit(() => {
+    fillNode(policy, plan.policy);
+    const there = overridesOf(policy);
+    const filled = [];
+    let before = policy;
+    for (const override of plan.overrides) {
+      // Only what stands behind the last filled one: a wider selector must not come behind a closer one.
+      const later = there.slice(there.indexOf(before) + 1);
+      const same = later.find((node) => valuesOf(node).inputs.component === override.component);
+      if (same) fillNode(same, override);
+      else there.splice(there.indexOf(before) + 1, 0, insertOverride(before, override));
+      before = same ?? there[there.indexOf(before) + 1];
+      filled.push(before);
+    }
+    const kept = there.filter((node) => !filled.includes(node) && !SKIPPED.includes(node.mode));
+    return { kept, linked: [policy, ...filled].flatMap((node) => valuesOf(node).linked) };
+  });
+}
+
+/**
+ * Read the chain that a policy node stands in, from its first base to its last override.
+ * @param {any} policy
+ * @returns {Chain}
+ */
+export function readChain(policy) {
+  const bases = [];
+  let outside = null;
+  for (let node = policy; node; ) {
+    const slot = node.inputs?.findIndex((/** @type {any} */ input) => input.name === "base") ?? -1;
+    const link = linkOf(node.graph, node.inputs?.[slot]?.link);
+    if (!link) break;
+    const base = node.graph.getNodeById(link.origin_id);
+    if (![POLICY, OVERRIDE, LOAD].includes(base?.comfyClass)) outside = String(node.id);
+    node = outside === null && !bases.includes(base) ? base : null;
+    if (node) bases.unshift(node);
+  }
+  const nodes = [...bases, policy, ...overridesOf(policy)].filter((node) => !SKIPPED.includes(node.mode));
+  const read = nodes.map((node) => ({ node, ...valuesOf(node) }));
+  return {
+    nodes: read.map(({ node, inputs }) => ({ class_type: node.comfyClass, id: String(node.id), inputs })),
+    linked: read.flatMap(({ linked }) => linked),
+    outside,
+  };
+}
+
+/** @param {any} graph @param {string} type @param {[number, number]} pos */
+function addNode(graph, type, pos) {
+  const node = /** @type {any} */ (globalThis).LiteGraph.createNode(type);
+  node.pos = pos;
+  graph.add(node);
+  return node;
+}
+
+/** Return the next place down from a position where no node's title is covered. @param {any} graph @param {number[]} pos */
+function freePlace(graph, [x, y]) {
+  const taken = (/** @type {any} */ node) => Math.abs(node.pos[0] - x) < 2 * GAP && Math.abs(node.pos[1] - y) < GAP;
+  while (graph.nodes.some(taken)) y += GAP;
+  return /** @type {[number, number]} */ ([x, y]);
+}
+
+/** Set what is given, and everything else to auto. @param {any} node @param {Record<string, string>} values */
+function fillNode(node, values) {
+  for (const name of Object.keys(valuesOf(node).inputs)) setWidget(node, name, values[name] ?? "auto");
+}
+
+/** Put an override behind a node, and in front of all that follows. @param {any} before @param {any} values */
+function insertOverride(before, values) {
+  const { graph } = before;
+  const followers = (before.outputs[0].links ?? []).map((/** @type {any} */ id) => linkOf(graph, id)).filter(Boolean);
+  const node = addNode(graph, OVERRIDE, freePlace(graph, [before.pos[0] + before.size[0] + GAP, before.pos[1]]));
+  fillNode(node, values);
+  for (const { target_id, target_slot } of followers) {
+    const target = graph.getNodeById(target_id);
+    if (target) node.connect(0, target, target_slot);
+    else graph.outputNode?.slots[target_slot]?.connect(node.outputs[0], node);
+  }
+  before.connect(0, node, "base");
+  return node;
+}
+
+/** The Set Placement nodes behind a node, as long as they follow each other. @param {any} node */
+function overridesOf(node) {
+  /** @type {any[]} */
+  const found = [];
+  for (let last = node; last; ) {
+    const followers = (last.outputs?.[0]?.links ?? [])
+      .map((/** @type {any} */ id) => node.graph.getNodeById(linkOf(node.graph, id)?.target_id))
+      .filter((/** @type {any} */ one) => one?.comfyClass === OVERRIDE);
+    last = followers.length === 1 && !found.includes(followers[0]) ? followers[0] : null;
+    if (last) found.push(last);
+  }
+  return found;
+}
+
+/** @param {any} node */
+function valuesOf(node) {
+  /** @type {Record<string, unknown>} */
+  const inputs = {};
+  const linked = [];
+  for (const widget of node.widgets ?? []) {
+    if (widget.serialize === false || widget.type === "button") continue;
+    const input = node.inputs?.find((/** @type {any} */ slot) => slot.widget?.name === widget.name);
+    if (input?.link != null) linked.push({ id: String(node.id), field: widget.name });
+    else inputs[widget.name] = widget.value;
+  }
+  return { inputs, linked };
+}
+
+/** @param {any} graph @param {any} id */
+function linkOf(graph, id) {
+  return id == null ? null : (graph.getLink?.(id) ?? graph.links?.[id] ?? null);
+}

@@ -1,0 +1,110 @@
+// @ts-check
+// What the last run left behind for the pack's nodes, and when to paint it again. Views paint from the executed
+// output alone, so a cached node, another client's run, a history entry and a reloaded page all look the same.
+import { app } from "../../scripts/app.js";
+import { api } from "../../scripts/api.js";
+
+const KEYS = ["placement_decisions", "placement_report"];
+const NEWEST = 12;
+
+/** @type {Map<any, () => void>} node → how it is painted */
+const views = new Map();
+/** @type {Map<string, Record<string, any>>} workflow id → outputs by locator, from the history of the server */
+const remembered = new Map();
+let waiting = false;
+
+/**
+ * Paint a node now and whenever outputs change, as long as it is there.
+ * @param {any} node
+ * @param {() => void} paint
+ */
+export function addView(node, paint) {
+  views.set(node, paint);
+  const { onRemoved, onAdded } = node;
+  node.onAdded = function (/** @type {any[]} */ ...args) {
+    views.set(node, paint);
+    repaint();
+    return onAdded?.apply(this, args);
+  };
+  node.onRemoved = function (/** @type {any[]} */ ...args) {
+    views.delete(node);
+    return onRemoved?.apply(this, args);
+  };
+  repaint();
+}
+
+/** Paint all nodes, once, when whatever is going on is done. */
+export function repaint() {
+  if (waiting) return;
+  waiting = true;
+  setTimeout(() => {
+    waiting = false;
+    for (const [node, paint] of views) if (node.graph) paint();
+  });
+}
+
+/**
+ * Return the output of a node in the last run, or undefined.
+ * @param {any} node
+ */
+export function outputOf(node) {
+  const locator = locatorOf(node);
+  return app.nodeOutputs?.[locator] ?? remembered.get(root().id)?.[locator];
+}
+
+/**
+ * Return what came of a policy node's values, from every loader and report that ran with it.
+ * @param {any} node
+ * @returns {any[]}
+ */
+export function decisionsFor(node) {
+  const outputs = { ...remembered.get(root().id), ...app.nodeOutputs };
+  return Object.values(outputs)
+    .flatMap((output) => output?.placement_decisions ?? [])
+    .filter((decided) => decided.policy_nodes.some((/** @type {string} */ id) => nodeAt(id) === node));
+}
+
+/** Paint again when a node of the pack has run. */
+export function watchRuns() {
+  api.addEventListener("executed", (/** @type {any} */ { detail }) => {
+    if (KEYS.some((key) => detail?.output?.[key]) || detail?.output?.text) repaint();
+  });
+}
+
+/**
+ * Fetch the last run of this workflow, which the server still knows when the page was reloaded.
+ */
+export async function rememberLastRun() {
+  const workflow = root()?.id;
+  if (!workflow || remembered.has(workflow) || views.size === 0) return;
+  remembered.set(workflow, {});
+  const response = await api.fetchApi(`/history?max_items=${NEWEST}`);
+  if (!response.ok) return;
+  const runs = Object.values(await response.json());
+  const last = runs.filter((run) => run.prompt?.[3]?.extra_pnginfo?.workflow?.id === workflow).at(-1);
+  for (const [id, output] of Object.entries(last?.outputs ?? {})) {
+    const node = nodeAt(id);
+    if (node) /** @type {any} */ (remembered.get(workflow))[locatorOf(node)] = output;
+  }
+  repaint();
+}
+
+function root() {
+  return app.rootGraph ?? app.graph;
+}
+
+/** @param {any} node */
+function locatorOf(node) {
+  return node.graph === root() ? String(node.id) : `${node.graph.id}:${node.id}`;
+}
+
+/**
+ * Find the node of an execution id: `12:5` is node 5 of the subgraph that node 12 stands for.
+ * @param {string} id
+ */
+function nodeAt(id) {
+  let graph = root();
+  const path = id.split(":");
+  for (const part of path.slice(0, -1)) graph = graph?.getNodeById(part)?.subgraph;
+  return graph?.getNodeById(path.at(-1)) ?? null;
+}

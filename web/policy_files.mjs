@@ -1,0 +1,137 @@
+// @ts-check
+// Policy files between the person's disk and the graph. The server reads and writes them, so that a file means here
+// what it means to the nodes, and its mistakes are told with their line.
+import { app } from "../../scripts/app.js";
+import { api } from "../../scripts/api.js";
+import { createChain, fillChain, readChain } from "./chain.mjs";
+import { element } from "./dom.mjs";
+import { text } from "./strings.mjs";
+
+const NAME = /\.offload\.(ya?ml|json)$/i;
+const SAVED_AS = "policy.offload.yaml";
+const ROUTE = "/layerwise_offload/policy";
+
+/**
+ * Return the policy files that are dropped, or none when any of the files is something else.
+ * @param {DragEvent} event
+ * @returns {File[]}
+ */
+export function policyFiles(event) {
+  const files = [...(event.dataTransfer?.files ?? [])];
+  return files.every((file) => NAME.test(file.name)) ? files : [];
+}
+
+/** Let the person choose a file. @returns {Promise<File | null>} */
+export function pickFile() {
+  return new Promise((resolve) => {
+    const input = element("input", { type: "file", accept: ".yaml,.yml,.json", "aria-label": text("policyFile") });
+    input.addEventListener("change", () => resolve(input.files[0] ?? null));
+    input.addEventListener("cancel", () => resolve(null));
+    input.click();
+  });
+}
+
+/**
+ * Make the nodes of some files, one chain below the other.
+ * @param {File[]} files
+ * @param {[number, number]} pos in canvas units
+ */
+export async function createFrom(files, pos) {
+  let [x, y] = pos;
+  for (const file of files) {
+    const plan = await parse(file);
+    if (!plan) continue;
+    const nodes = createChain(plan, [x, y]);
+    y += Math.max(...nodes.map((node) => node.size[1])) + 80;
+    say("success", "loaded", file.name);
+  }
+}
+
+/**
+ * Fill a policy node, and what belongs to its chain, with a file's values.
+ * @param {any} node
+ * @param {File | null} file
+ */
+export async function fillFrom(node, file) {
+  const plan = file && (await parse(file));
+  if (!plan) return;
+  const { kept, linked } = fillChain(node, plan);
+  const notes = [
+    ...kept.map((one) => text("kept", { component: valueOf(one, "component"), id: one.id })),
+    ...linked.map((one) => text("linkWins", one)),
+  ];
+  say(notes.length ? "warn" : "success", "loaded", [file.name, ...notes].join("\n"));
+}
+
+/** Save the chain of a policy node as a file. @param {any} node */
+export async function saveFile(node) {
+  const yaml = await dump(node);
+  if (yaml === null) return;
+  const href = URL.createObjectURL(new Blob([yaml], { type: "application/yaml" }));
+  element("a", { href, download: SAVED_AS }).click();
+  setTimeout(() => URL.revokeObjectURL(href), 60_000);
+  say("success", "saved", SAVED_AS);
+}
+
+/** Copy the chain of a policy node as the text of a file. @param {any} node */
+export async function copyYaml(node) {
+  const yaml = await dump(node);
+  if (yaml === null) return;
+  try {
+    await navigator.clipboard.writeText(yaml);
+  } catch {
+    copyBySelection(yaml); // a page that came over plain HTTP has no clipboard
+  }
+  say("success", "copied");
+}
+
+/** @param {string} yaml */
+function copyBySelection(yaml) {
+  const area = element("textarea", { value: yaml, readOnly: true, "aria-hidden": "true" });
+  const focused = /** @type {any} */ (document.activeElement);
+  document.body.append(area);
+  area.select();
+  document.execCommand("copy");
+  area.remove();
+  focused?.focus?.();
+}
+
+/** @param {File} file @returns {Promise<import("./chain.mjs").Plan | null>} */
+async function parse(file) {
+  return ask(`${ROUTE}/parse?name=${encodeURIComponent(file.name)}`, file, "failed");
+}
+
+/** @param {any} node @returns {Promise<string | null>} */
+async function dump(node) {
+  const { nodes, linked, outside } = readChain(node);
+  const answer = await ask(`${ROUTE}/dump`, JSON.stringify({ nodes }), "failedSave");
+  if (!answer) return null;
+  const notes = linked.map((one) => text("linkLeftOut", one));
+  if (outside !== null) notes.push(text("baseLeftOut", { id: outside }));
+  if (notes.length) say("warn", "saved", notes.join("\n"));
+  return answer.text;
+}
+
+/** @param {string} route @param {BodyInit} body @param {"failed" | "failedSave"} failure */
+async function ask(route, body, failure) {
+  try {
+    const response = await api.fetchApi(route, { method: "POST", body });
+    const answer = await response.json();
+    if (response.ok) return answer;
+    say("error", failure, answer.message);
+  } catch (cause) {
+    say("error", failure, text("unreachable", { cause }));
+  }
+  return null;
+}
+
+/** @param {any} node @param {string} name */
+function valueOf(node, name) {
+  return node.widgets.find((/** @type {any} */ widget) => widget.name === name)?.value;
+}
+
+/** @param {"success" | "warn" | "error"} severity @param {any} key @param {string} [detail] */
+function say(severity, key, detail) {
+  const life = severity === "success" ? 4000 : 15000;
+  app.extensionManager.toast.add({ severity, summary: text(key), detail, life });
+}

@@ -1,0 +1,173 @@
+// @ts-check
+// The Placement Policy node: which values are set, what auto became, and the buttons for policy files.
+import { edit, reset, setWidget } from "./chain.mjs";
+import { addElement, element } from "./dom.mjs";
+import { addView, decisionsFor, repaint } from "./outputs.mjs";
+import { copyYaml, fillFrom, pickFile, policyFiles, saveFile } from "./policy_files.mjs";
+import { describe, FIELDS, isSet } from "./policy_fields.mjs";
+import { text } from "./strings.mjs";
+
+const HEIGHT = 214;
+const WIDTH = 380;
+const SET = "◆";
+const AUTO = "◇";
+
+/**
+ * Build the node's panel and mark its widgets.
+ * @param {any} node
+ */
+export function addPolicyPanel(node) {
+  const list = element("ul", {
+    "class": "lwo-fields", "aria-label": text("fields"), "data-capture-wheel": "true", tabIndex: 0,
+  });
+  const all = button("resetAll", () => reset(node, FIELDS));
+  const panel = element(
+    "div",
+    { class: "lwo-panel" },
+    element(
+      "div",
+      { class: "lwo-actions" },
+      button("loadFile", async () => fillFrom(node, await pickFile())),
+      button("saveFile", () => saveFile(node)),
+      button("copyYaml", () => copyYaml(node)),
+      all,
+    ),
+    list,
+  );
+  addElement(node, "layerwise_offload_policy", panel, HEIGHT);
+  node.setSize([Math.max(node.size[0], WIDTH), Math.max(node.size[1], node.computeSize()[1])]);
+  acceptFiles(node);
+  markWidgets(node);
+  let painted = "";
+  addView(node, () => {
+    const decided = decisionsFor(node);
+    const fields = FIELDS.map((name) => describe(name, given(node, name), decided));
+    all.disabled = !fields.some((field) => field.explicit && !given(node, field.name).linked);
+    for (const field of fields) showResult(widgetOf(node, field.name), field);
+    const state = JSON.stringify(fields);
+    if (state === painted) return; // a painted list keeps what is open, and the focus
+    painted = state;
+    paintFields(node, list, fields);
+  });
+}
+
+/**
+ * Mark which widgets of a node are set, by a sign in front of the name that needs no colour.
+ * @param {any} node
+ */
+export function markWidgets(node) {
+  const chain = (/** @type {any} */ owner, /** @type {string} */ name) => {
+    const chained = owner[name];
+    owner[name] = function (/** @type {any[]} */ ...args) {
+      const result = chained?.apply(this, args);
+      repaint();
+      return result;
+    };
+  };
+  for (const widget of node.widgets ?? []) if (widget.type !== "button" && !widget.element) chain(widget, "callback");
+  for (const name of ["onConfigure", "onConnectionsChange"]) chain(node, name);
+}
+
+/**
+ * Show the marks of a node that has no panel.
+ * @param {any} node
+ */
+export function addMarks(node) {
+  markWidgets(node);
+  addView(node, () => {
+    for (const widget of node.widgets ?? []) {
+      const { value, linked } = given(node, widget.name);
+      showResult(widget, { explicit: linked || isSet(value), known: false, became: "", why: "" });
+    }
+  });
+}
+
+/** @type {WeakMap<any, {plain: string, shown: string}>} widget → its name, and the marked name that we gave it */
+const labels = new WeakMap();
+
+/** @param {any} widget @param {{explicit: boolean, known: boolean, became: string, why: string}} field */
+function showResult(widget, { explicit, known, became, why }) {
+  if (!widget || widget.element) return;
+  const marked = labels.get(widget);
+  const plain = marked && widget.label === marked.shown ? marked.plain : (widget.label ?? widget.name);
+  const shown = `${explicit ? SET : AUTO} ${plain}`;
+  labels.set(widget, { plain, shown });
+  const help = widget.node?.constructor?.nodeData?.inputs?.[widget.name]?.tooltip ?? "";
+  widget.tooltip = known && why ? `${why}\n\n${help}`.trim() : undefined; // undefined: ComfyUI's, in the person's language
+  if (widget.type === "combo") {
+    const label = explicit || !became ? undefined : (/** @type {any} */ value) => (isSet(value) ? value : `auto → ${became}`);
+    if (label) widget.options.getOptionLabel = label;
+    else delete widget.options.getOptionLabel;
+  }
+  // Nodes 2.0 draws a widget again when its label changes, and does not see the option labels.
+  widget.label = plain;
+  widget.label = shown;
+  widget.node?.graph?.setDirtyCanvas?.(true, false);
+}
+
+/** @param {any} node @param {HTMLElement} list @param {import("./policy_fields.mjs").Field[]} fields */
+function paintFields(node, list, fields) {
+  const focused = /** @type {any} */ (document.activeElement)?.dataset?.field;
+  list.replaceChildren(
+    ...fields.map((field) => {
+      const name = labels.get(widgetOf(node, field.name))?.plain ?? field.name;
+      const became = field.became ? ` → ${field.became}` : "";
+      const kind = text(field.explicit ? "setHere" : "automatic");
+      const line = [
+        element("span", { class: "lwo-mark", role: "img", "aria-label": kind, title: kind }, field.explicit ? SET : AUTO),
+        `${name}: `,
+        element("span", { class: "lwo-said" }, field.said + became),
+      ];
+      const said = field.why
+        ? element(
+            "details",
+            { title: field.why },
+            element("summary", { "data-field": field.name }, ...line),
+            element("p", { class: "lwo-why" }, field.why),
+          )
+        : element("span", { class: "lwo-plain" }, ...line);
+      const item = element("li", { class: "lwo-field", "data-explicit": field.explicit, "data-name": field.name }, said);
+      if (field.explicit && !given(node, field.name).linked) item.append(resetButton(node, field.name, name));
+      return item;
+    }),
+  );
+  /** @type {any} */ (list.querySelector(`summary[data-field="${focused}"]`))?.focus();
+}
+
+/** @param {any} node @param {string} field @param {string} name */
+function resetButton(node, field, name) {
+  const label = text("resetField", { field: name });
+  const onclick = () => edit(() => setWidget(node, field, "auto"));
+  return element("button", { class: "lwo-button lwo-reset", type: "button", title: label, "aria-label": label, onclick }, text("reset"));
+}
+
+/** @param {"loadFile" | "saveFile" | "copyYaml" | "resetAll"} key @param {() => unknown} onclick */
+function button(key, onclick) {
+  return element("button", { class: "lwo-button", type: "button", "data-action": key, onclick }, text(key));
+}
+
+/** Dropped policy files fill the node; other files are left to whoever was there before. @param {any} node */
+function acceptFiles(node) {
+  const { onDragOver, onDragDrop } = node;
+  node.onDragOver = function (/** @type {DragEvent} */ event) {
+    const file = [...(event.dataTransfer?.items ?? [])].some((item) => item.kind === "file");
+    return file || Boolean(onDragOver?.call(this, event));
+  };
+  node.onDragDrop = async function (/** @type {DragEvent} */ event) {
+    const files = policyFiles(event);
+    if (files.length === 0) return Boolean(await onDragDrop?.call(this, event));
+    await fillFrom(this, files[0]);
+    return true;
+  };
+}
+
+/** @param {any} node @param {string} name */
+function widgetOf(node, name) {
+  return node.widgets?.find((/** @type {any} */ widget) => widget.name === name);
+}
+
+/** @param {any} node @param {string} name */
+function given(node, name) {
+  const input = node.inputs?.find((/** @type {any} */ slot) => slot.widget?.name === name);
+  return { value: widgetOf(node, name)?.value, linked: input?.link != null };
+}

@@ -1,0 +1,73 @@
+// @ts-check
+// Every text that the pack's own interface shows. English is here; another language is the same keys below
+// `layerwiseOffload` in its locales/<language>/main.json, which ComfyUI serves with the rest of /i18n.
+import { app } from "../../scripts/app.js";
+import { api } from "../../scripts/api.js";
+
+const TEXTS = {
+  loadFile: "Load policy file…",
+  saveFile: "Save policy file…",
+  copyYaml: "Copy as YAML",
+  resetAll: "Reset all to auto",
+  reset: "Reset",
+  resetField: "Reset {field} to auto",
+  fields: "What is set here, and what auto became in the last run",
+  policyFile: "Placement policy file",
+  setHere: "set here",
+  automatic: "automatic",
+  linked: "linked",
+  leftToComfyUI: "left to ComfyUI",
+  notRun: "Run the workflow to see what auto becomes.",
+  notInWorkflow: "The loaders that this policy goes to have no such component.",
+  component: "component",
+  asked: "asked",
+  decided: "decided",
+  applied: "applied",
+  why: "why",
+  setBy: "Set by {by}.",
+  componentWhy: "{component} → {decided}: {why}.",
+  componentApplied: "{component} → {decided}: {why}. Applied: {applied}: {how}.",
+  modeAuto: "Nobody set a mode: what fits stays, what does not gives way.",
+  budgetAuto: "Nobody set a budget: the weights may hold the card, less what sampling needs.",
+  strictAuto: "Nobody set strict: as much as the machine can is done, and the report says how far that is.",
+  noBudget: "no limit",
+  saved: "Policy saved",
+  copied: "Policy copied as YAML",
+  loaded: "Policy loaded",
+  failed: "The policy file cannot be used",
+  failedSave: "The policy cannot be saved",
+  unreachable: "The server does not answer: {cause}",
+  kept: "Set Placement for {component}, node {id}, was there before and still counts.",
+  linkWins: "{field} of node {id} is linked, so the link counts, not the file.",
+  linkLeftOut: "{field} of node {id} is linked, so its value is not in the file.",
+  baseLeftOut: "What comes into node {id} through base is not in the file.",
+  reportLabel: "Placement report",
+  reportEmpty: "Run the workflow: the report is taken when everything in front of this node is done.",
+  policyLabel: "Placement policy",
+  policyEmpty: "Run the workflow: the policy is shown here as a file has it.",
+  tableCaption: "What was asked, what the live models do, and why",
+};
+
+/** @type {Record<string, string>} */
+const texts = { ...TEXTS };
+
+/**
+ * Return a text, with `{name}` replaced by the value of that name.
+ * @param {keyof typeof TEXTS} key
+ * @param {Record<string, unknown>} [values]
+ */
+export function text(key, values = {}) {
+  return texts[key].replace(/\{(\w+)\}/g, (whole, name) => (name in values ? String(values[name]) : whole));
+}
+
+/** Read the texts of the person's language; what it does not have stays English. */
+export async function loadTexts() {
+  const language = app.extensionManager?.setting?.get("Comfy.Locale") ?? "en";
+  if (language === "en") return;
+  const response = await api.fetchApi("/i18n");
+  if (!response.ok) return;
+  const translated = (await response.json())?.[language]?.layerwiseOffload ?? {};
+  for (const key of Object.keys(TEXTS)) {
+    if (typeof translated[key] === "string") texts[key] = translated[key];
+  }
+}
