@@ -6,7 +6,6 @@ the same wherever it is dropped, and a mistake in it is the same sentence.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from collections.abc import Awaitable, Callable, Mapping
@@ -53,15 +52,16 @@ def dumped(data: bytes) -> dict[str, Any]:
     """Return the YAML text of a chain of nodes, each given as `class_type`, `id` and `inputs`, the first one first.
 
     Raises:
-        PolicyError: the chain is not one, or a value in it cannot be understood.
+        PolicyError: a value cannot be understood.
+        ValueError: it is no such chain.
     """
     try:
         nodes = [
             (_READERS[node["class_type"]], str(node["id"])[:40], dict(node["inputs"]))
             for node in json.loads(data)["nodes"]
         ]
-    except (ValueError, KeyError, TypeError):
-        raise PolicyError("a chain of policy nodes is a list of class_type, id and inputs") from None
+    except (KeyError, TypeError) as error:
+        raise ValueError("a chain of policy nodes is a list of class_type, id and inputs") from error
     return {
         "text": dump_policy(Policy().extended(*(read(node_id, inputs) for read, node_id, inputs in nodes)))
     }
@@ -81,10 +81,12 @@ def _route(answer: Callable[[Any, bytes], dict[str, Any]]) -> Callable[[Any], Aw
 
         data = await request.read()
         try:
-            # The first file loads pydantic and builds the schema, which must not hold up the server.
-            return web.json_response(await asyncio.to_thread(answer, request, data))
+            return web.json_response(answer(request, data))
         except PolicyError as error:
+            # A person's mistake is an answer; a failed request would be an error of the page in the browser's log.
             mistake = {"message": str(error), "line": error.line, "column": error.column}
-            return web.json_response(mistake, status=400)
+            return web.json_response({"error": mistake})
+        except ValueError as error:
+            raise web.HTTPBadRequest(text=str(error)) from error
 
     return handler

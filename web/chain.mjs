@@ -1,6 +1,7 @@
 // @ts-check
 // The nodes of a policy in the graph: made from a file's values, filled with them, and read back.
 import { app } from "../../scripts/app.js";
+import { liteGraph } from "./dom.mjs";
 
 /**
  * @typedef {{policy: Record<string, string>, overrides: Record<string, string>[]}} Plan a file as widget values
@@ -82,6 +83,7 @@ export function fillChain(policy, plan) {
   return edit(() => {
     fillNode(policy, plan.policy);
     const there = overridesOf(policy);
+    /** @type {any[]} */
     const filled = [];
     let before = policy;
     for (const override of plan.overrides) {
@@ -126,7 +128,7 @@ export function readChain(policy) {
 
 /** @param {any} graph @param {string} type @param {[number, number]} pos */
 function addNode(graph, type, pos) {
-  const node = /** @type {any} */ (globalThis).LiteGraph.createNode(type);
+  const node = liteGraph().createNode(type);
   node.pos = pos;
   graph.add(node);
   return node;

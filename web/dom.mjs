@@ -2,6 +2,11 @@
 // Small DOM helpers, and the one way in which the pack puts an element on a node in both renderers.
 import { app } from "../../scripts/app.js";
 
+/** ComfyUI's graph library, which it keeps in a global. @returns {any} */
+export function liteGraph() {
+  return /** @type {any} */ (globalThis).LiteGraph;
+}
+
 /**
  * Make an element.
  * @param {string} tag
@@ -55,7 +60,7 @@ function leaveCanvasGestures(content) {
     "wheel",
     (event) => {
       const zoom = event.ctrlKey || event.metaKey;
-      if (globalThis.LiteGraph?.vueNodesMode || (!zoom && scrollsFocused(event.target))) return;
+      if (liteGraph().vueNodesMode || (!zoom && scrollsFocused(event.target))) return;
       event.preventDefault();
       app.canvas.processMouseWheel(event);
     },

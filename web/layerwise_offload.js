@@ -3,7 +3,7 @@
 import { app } from "../../scripts/app.js";
 import { addStyle } from "./dom.mjs";
 import { loadIntoView, watchDrops } from "./drop.mjs";
-import { rememberLastRun, repaint, watchRuns } from "./outputs.mjs";
+import { rememberLastRun, repaint, watchChanges } from "./outputs.mjs";
 import { addMarks, addPolicyPanel } from "./policy_node.mjs";
 import { loadTexts } from "./strings.mjs";
 import { addPolicyText, addReport } from "./text_nodes.mjs";
@@ -29,7 +29,7 @@ app.registerExtension({
   async setup() {
     addStyle();
     watchDrops();
-    watchRuns();
+    watchChanges();
     await loadTexts();
   },
   nodeCreated: (/** @type {any} */ node) => NODES[node.comfyClass]?.(node),

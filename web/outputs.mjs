@@ -64,8 +64,9 @@ export function decisionsFor(node) {
     .filter((decided) => decided.policy_nodes.some((/** @type {string} */ id) => nodeAt(id) === node));
 }
 
-/** Paint again when a node of the pack has run. */
-export function watchRuns() {
+/** Paint again when a node of the pack has run, and when the graph has changed in whatever way. */
+export function watchChanges() {
+  api.addEventListener("graphChanged", repaint);
   api.addEventListener("executed", (/** @type {any} */ { detail }) => {
     if (KEYS.some((key) => detail?.output?.[key]) || detail?.output?.text) repaint();
   });

@@ -10,8 +10,9 @@ import { text } from "./strings.mjs";
  * @typedef {{name: string, explicit: boolean, said: string, known: boolean, became: string, why: string}} Field
  */
 
-/** Field → the group of components that it places; the others hold for the workflow. */
+/** @type {Record<string, string>} field → the group of components that it places; the others are for the workflow */
 const GROUPS = { text_encoder: "text_encoder", image_encoder: "image_encoder", vae: "vae", diffusion_model: "dit" };
+/** @type {Record<string, {why: "modeAuto" | "budgetAuto" | "strictAuto", became: () => string}>} */
 const SETTINGS = {
   mode: { why: "modeAuto", became: () => "" },
   vram_budget: { why: "budgetAuto", became: () => text("noBudget") },

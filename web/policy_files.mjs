@@ -116,11 +116,12 @@ async function dump(node) {
 async function ask(route, body, failure) {
   try {
     const response = await api.fetchApi(route, { method: "POST", body });
+    if (!response.ok) throw new Error(`${response.status} ${response.statusText}`);
     const answer = await response.json();
-    if (response.ok) return answer;
-    say("error", failure, answer.message);
+    if (!answer.error) return answer;
+    say("error", failure, answer.error.message);
   } catch (cause) {
-    say("error", failure, text("unreachable", { cause }));
+    say("error", failure, text("unreachable", { cause: /** @type {any} */ (cause).message }));
   }
   return null;
 }

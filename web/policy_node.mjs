@@ -11,6 +11,7 @@ const HEIGHT = 214;
 const WIDTH = 380;
 const SET = "◆";
 const AUTO = "◇";
+const MARK = /^[◆◇] /;
 
 /**
  * Build the node's panel and mark its widgets.
@@ -43,11 +44,11 @@ export function addPolicyPanel(node) {
     const decided = decisionsFor(node);
     const fields = FIELDS.map((name) => describe(name, given(node, name), decided));
     all.disabled = !fields.some((field) => field.explicit && !given(node, field.name).linked);
+    const state = () => JSON.stringify([fields, node.widgets.map((/** @type {any} */ widget) => widget.label)]);
+    if (state() === painted) return; // a painted list keeps what is open, and the focus
     for (const field of fields) showResult(widgetOf(node, field.name), field);
-    const state = JSON.stringify(fields);
-    if (state === painted) return; // a painted list keeps what is open, and the focus
-    painted = state;
     paintFields(node, list, fields);
+    painted = state();
   });
 }
 
@@ -82,16 +83,15 @@ export function addMarks(node) {
   });
 }
 
-/** @type {WeakMap<any, {plain: string, shown: string}>} widget → its name, and the marked name that we gave it */
-const labels = new WeakMap();
+/** The name of a widget without our mark; a node that was undone or copied comes with it. @param {any} widget */
+function plainName(widget) {
+  return (widget.label ?? widget.name).replace(MARK, "");
+}
 
 /** @param {any} widget @param {{explicit: boolean, known: boolean, became: string, why: string}} field */
 function showResult(widget, { explicit, known, became, why }) {
   if (!widget || widget.element) return;
-  const marked = labels.get(widget);
-  const plain = marked && widget.label === marked.shown ? marked.plain : (widget.label ?? widget.name);
-  const shown = `${explicit ? SET : AUTO} ${plain}`;
-  labels.set(widget, { plain, shown });
+  const plain = plainName(widget);
   const help = widget.node?.constructor?.nodeData?.inputs?.[widget.name]?.tooltip ?? "";
   widget.tooltip = known && why ? `${why}\n\n${help}`.trim() : undefined; // undefined: ComfyUI's, in the person's language
   if (widget.type === "combo") {
@@ -101,7 +101,7 @@ function showResult(widget, { explicit, known, became, why }) {
   }
   // Nodes 2.0 draws a widget again when its label changes, and does not see the option labels.
   widget.label = plain;
-  widget.label = shown;
+  widget.label = `${explicit ? SET : AUTO} ${plain}`;
   widget.node?.graph?.setDirtyCanvas?.(true, false);
 }
 
@@ -110,7 +110,7 @@ function paintFields(node, list, fields) {
   const focused = /** @type {any} */ (document.activeElement)?.dataset?.field;
   list.replaceChildren(
     ...fields.map((field) => {
-      const name = labels.get(widgetOf(node, field.name))?.plain ?? field.name;
+      const name = plainName(widgetOf(node, field.name));
       const became = field.became ? ` → ${field.became}` : "";
       const kind = text(field.explicit ? "setHere" : "automatic");
       const line = [

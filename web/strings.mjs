@@ -36,7 +36,7 @@ const TEXTS = {
   loaded: "Policy loaded",
   failed: "The policy file cannot be used",
   failedSave: "The policy cannot be saved",
-  unreachable: "The server does not answer: {cause}",
+  unreachable: "The server cannot answer: {cause}",
   kept: "Set Placement for {component}, node {id}, was there before and still counts.",
   linkWins: "{field} of node {id} is linked, so the link counts, not the file.",
   linkLeftOut: "{field} of node {id} is linked, so its value is not in the file.",
