@@ -26,7 +26,9 @@ export function edit(change) {
   try {
     return change();
   } finally {
-    app.canvas.graph?.setDirtyCanvas(true, true);
+    // Part of what is saved: left to a later moment, it would be a step of its own.
+    app.canvas.graph.updateExecutionOrder();
+    app.canvas.graph.setDirtyCanvas(true, true);
     app.canvas.emitAfterChange();
   }
 }

@@ -47,7 +47,19 @@ export function addElement(node, name, content, height) {
     serialize: false,
   });
   widget.serialize = false;
+  content.dataset.layerwiseOffload = name;
   leaveCanvasGestures(content);
+}
+
+/**
+ * Put a node's element where Nodes 2.0 still shows the one of a former node of this id, as it does after an undo.
+ * @param {any} node
+ * @param {HTMLElement} content
+ */
+export function keepMounted(node, content) {
+  if (content.isConnected || !liteGraph().vueNodesMode) return;
+  const shown = `[data-node-id="${node.id}"] [data-layerwise-offload="${content.dataset.layerwiseOffload}"]`;
+  document.querySelector(shown)?.replaceWith(content);
 }
 
 /**

@@ -1,7 +1,7 @@
 // @ts-check
 // The Placement Policy node: which values are set, what auto became, and the buttons for policy files.
 import { edit, reset, setWidget } from "./chain.mjs";
-import { addElement, element } from "./dom.mjs";
+import { addElement, element, keepMounted } from "./dom.mjs";
 import { addView, decisionsFor, repaint } from "./outputs.mjs";
 import { copyYaml, fillFrom, pickFile, policyFiles, saveFile } from "./policy_files.mjs";
 import { describe, FIELDS, isSet } from "./policy_fields.mjs";
@@ -41,6 +41,7 @@ export function addPolicyPanel(node) {
   markWidgets(node);
   let painted = "";
   addView(node, () => {
+    keepMounted(node, panel);
     const decided = decisionsFor(node);
     const fields = FIELDS.map((name) => describe(name, given(node, name), decided));
     all.disabled = !fields.some((field) => field.explicit && !given(node, field.name).linked);

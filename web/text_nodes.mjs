@@ -1,6 +1,6 @@
 // @ts-check
 // Nodes that show what a run said: the Placement Report as a table and as text, and the text of a saved policy.
-import { addElement, element } from "./dom.mjs";
+import { addElement, element, keepMounted } from "./dom.mjs";
 import { addView, outputOf } from "./outputs.mjs";
 import { tableOf } from "./report_table.mjs";
 import { text } from "./strings.mjs";
@@ -33,11 +33,13 @@ function addText(node, label, empty, parts) {
     "class": "lwo-scroll", role: "region", "aria-label": label, tabIndex: 0, "data-capture-wheel": "true",
   });
   // It scrolls inside a frame: a long report must not stretch the node over its neighbours.
-  addElement(node, "layerwise_offload_text", element("div", { class: "lwo-frame" }, area), HEIGHT);
+  const frame = element("div", { class: "lwo-frame" }, area);
+  addElement(node, "layerwise_offload_text", frame, HEIGHT);
   node.setSize([Math.max(node.size[0], 460), Math.max(node.size[1], 320)]);
   /** @type {any} */
   let painted = null;
   addView(node, () => {
+    keepMounted(node, frame);
     const output = outputOf(node);
     if (painted !== null && painted === output) return; // what is painted keeps its place and selection
     painted = output;
