@@ -12,8 +12,9 @@ from typing import Any
 from ..offload_runtime.policy import PlacementRow, Policy, Setting, spell_value
 
 LOADER = "LayerwiseOffload_Loader"
+POLICY = "LayerwiseOffload_PlacementPolicy"
 POLICY_NODES = (
-    "LayerwiseOffload_PlacementPolicy",
+    POLICY,
     "LayerwiseOffload_SetPlacement",
     "LayerwiseOffload_LoadPolicy",
 )
@@ -43,18 +44,28 @@ def common_policy_nodes(graph: Graph, report: str) -> list[str]:
     return chains[0] if chains and all(chain == chains[0] for chain in chains) else []
 
 
-def decisions(nodes: list[str], policies: Iterable[Policy], rows: Iterable[PlacementRow]) -> dict[str, Any]:
+def decisions(
+    graph: Graph, nodes: list[str], policies: Iterable[Policy], rows: Iterable[PlacementRow]
+) -> dict[str, Any]:
     """Return what came of the values of some policy nodes, as plain JSON values.
 
+    The values that a Placement Policy node ran with are told too: a browser that shows other ones by now knows that
+    the answer is not theirs.
+
     Args:
-        nodes: the ids of the policy nodes, as in the prompt.
+        graph: the prompt.
+        nodes: the ids of the policy nodes in it.
         policies: the policies that were resolved.
         rows: the components that they were resolved for.
     """
     explicit = Policy().extended(*policies).explicit
     winners = {name: explicit.winner(setting) for name, setting in _SETTINGS.items()}
     return {
-        "policy_nodes": nodes,
+        "policy_nodes": {
+            node: {name: v for name, v in graph[node].get("inputs", {}).items() if not isinstance(v, list)}
+            for node in nodes
+            if graph[node]["class_type"] == POLICY
+        },
         "settings": {
             name: {"value": spell_value(won.setting, won.value), "asked_by": won.asked_by}
             for name, won in winners.items()

@@ -98,7 +98,7 @@ class LoaderNode(io.ComfyNode):
             on_step=lambda: bar.update(1),
         )
         rows = [PlacementRow.of(p.facts, p.decision) for p in all_placements.placed[len(earlier.placed) :]]
-        decided = decisions(policy_nodes(graph, node_id), [asked], rows)
+        decided = decisions(graph, policy_nodes(graph, node_id), [asked], rows)
         return io.NodeOutput(
             *(placed.get(slot) for slot in SLOTS), all_placements, ui={"placement_decisions": [decided]}
         )

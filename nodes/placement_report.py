@@ -55,8 +55,9 @@ class PlacementReportNode(io.ComfyNode):
         placed = placements or Placements()
         report = placed.report()
         text, data = report.text(), report.to_dict()
-        nodes = common_policy_nodes(prompt_graph(cls.hidden.dynprompt), cls.hidden.unique_id)
-        decided = decisions(nodes, placed.policies, report.rows)
+        graph = prompt_graph(cls.hidden.dynprompt)
+        nodes = common_policy_nodes(graph, cls.hidden.unique_id)
+        decided = decisions(graph, nodes, placed.policies, report.rows)
         return io.NodeOutput(
             text,
             data,

@@ -55,13 +55,16 @@ export function outputOf(node) {
 /**
  * Return what came of a policy node's values, from every loader and report that ran with it.
  * @param {any} node
- * @returns {any[]}
+ * @returns {import("./policy_fields.mjs").Decided[]}
  */
 export function decisionsFor(node) {
   const outputs = { ...remembered.get(root().id), ...app.nodeOutputs };
   return Object.values(outputs)
     .flatMap((output) => output?.placement_decisions ?? [])
-    .filter((decided) => decided.policy_nodes.some((/** @type {string} */ id) => nodeAt(id) === node));
+    .flatMap((decided) => {
+      const id = Object.keys(decided.policy_nodes).find((one) => nodeAt(one) === node);
+      return id === undefined ? [] : [{ ...decided, ran: decided.policy_nodes[id] }];
+    });
 }
 
 /** Paint again when a node of the pack has run, and when the graph has changed in whatever way. */

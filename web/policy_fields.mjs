@@ -5,7 +5,8 @@ import { text } from "./strings.mjs";
 /**
  * @typedef {{component: string, group: string, asked: string, asked_by: string, decided: string, applied: string,
  *   how: string, why: string}} Row
- * @typedef {{policy_nodes: string[], settings: Record<string, {value: string, asked_by: string}>, rows: Row[]}} Decided
+ * @typedef {{ran: Record<string, unknown>, settings: Record<string, {value: string, asked_by: string}>, rows: Row[]}} Decided
+ *   what came of a node's values; `ran` are those that it ran with
  * @typedef {{value: unknown, linked: boolean}} Given
  * @typedef {{name: string, explicit: boolean, said: string, known: boolean, became: string, why: string}} Field
  */
@@ -33,12 +34,13 @@ export function isSet(value) {
  * Describe a field.
  * @param {string} name one of `FIELDS`
  * @param {Given} given what its widget holds
- * @param {Decided[]} decided what came of the node's values; empty before a run
+ * @param {Decided[]} runs what came of the node's values; empty before a run
  * @returns {Field} `known` after a run; `became` is "" where nothing is known or the value itself says it all
  */
-export function describe(name, given, decided) {
+export function describe(name, given, runs) {
   const explicit = given.linked || isSet(given.value);
   const said = given.linked ? text("linked") : String(explicit ? given.value : "auto");
+  const decided = runs.filter(({ ran }) => given.linked || String(ran[name] ?? "auto") === String(given.value));
   const known = decided.length > 0;
   if (!known) return { name, explicit, said, known, became: "", why: explicit ? "" : text("notRun") };
   const { became, why } = name in GROUPS ? placed(name, decided) : settled(name, explicit, decided);

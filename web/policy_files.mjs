@@ -108,7 +108,7 @@ async function dump(node) {
   if (!answer) return null;
   const notes = linked.map((one) => text("linkLeftOut", one));
   if (outside !== null) notes.push(text("baseLeftOut", { id: outside }));
-  if (notes.length) say("warn", "saved", notes.join("\n"));
+  if (notes.length) say("warn", "partly", notes.join("\n"));
   return answer.text;
 }
 

@@ -96,9 +96,12 @@ function showResult(widget, { explicit, known, became, why }) {
   const help = widget.node?.constructor?.nodeData?.inputs?.[widget.name]?.tooltip ?? "";
   widget.tooltip = known && why ? `${why}\n\n${help}`.trim() : undefined; // undefined: ComfyUI's, in the person's language
   if (widget.type === "combo") {
-    const label = explicit || !became ? undefined : (/** @type {any} */ value) => (isSet(value) ? value : `auto → ${became}`);
-    if (label) widget.options.getOptionLabel = label;
-    else delete widget.options.getOptionLabel;
+    const label = (/** @type {any} */ value) => (isSet(value) ? value : `auto → ${became}`);
+    // Nodes 2.0 draws from a state that it keeps by id, and that comes from a former node after an undo.
+    for (const options of new Set([widget.options, widget._state?.options ?? widget.options])) {
+      if (became && !explicit) options.getOptionLabel = label;
+      else delete options.getOptionLabel;
+    }
   }
   // Nodes 2.0 draws a widget again when its label changes, and does not see the option labels.
   widget.label = plain;

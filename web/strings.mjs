@@ -31,6 +31,7 @@ const TEXTS = {
   budgetAuto: "Nobody set a budget: the weights may hold the card, less what sampling needs.",
   strictAuto: "Nobody set strict: as much as the machine can is done, and the report says how far that is.",
   noBudget: "no limit",
+  partly: "Not all of it is in the file",
   saved: "Policy saved",
   copied: "Policy copied as YAML",
   loaded: "Policy loaded",
