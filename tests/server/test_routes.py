@@ -40,7 +40,9 @@ def chain(*nodes: tuple[str, dict[str, Any]]) -> bytes:
 
 
 def test_a_file_becomes_the_widget_values_of_a_chain(ask: Ask) -> None:
-    text = b"mode: memory\ncomponents:\n  dit: offload\n  text_encoder: {placement: layerwise, host: staged}\n"
+    text = (
+        b"mode: memory\ncomponents:\n  dit: offload\n  text_encoder: {placement: layerwise, host: staged}\n"
+    )
     assert ask("parse?name=mine.offload.yaml", text) == {
         "policy": {"mode": "memory", "diffusion_model": "offload", "text_encoder": "layerwise"},
         "overrides": [{"component": "text_encoder", "host": "staged"}],
