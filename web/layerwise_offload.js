@@ -33,6 +33,8 @@ app.registerExtension({
     await loadTexts();
   },
   nodeCreated: (/** @type {any} */ node) => NODES[node.comfyClass]?.(node),
-  afterConfigureGraph: rememberLastRun,
+  afterConfigureGraph() {
+    rememberLastRun(); // ComfyUI would wait for it before it shows the workflow
+  },
   onNodeOutputsUpdated: repaint,
 });

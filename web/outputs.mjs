@@ -75,15 +75,13 @@ export function watchChanges() {
   });
 }
 
-/**
- * Fetch the last run of this workflow, which the server still knows when the page was reloaded.
- */
+/** Fetch the last run of this workflow, which the server still knows when the page was reloaded. */
 export async function rememberLastRun() {
   const workflow = root()?.id;
   if (!workflow || remembered.has(workflow) || views.size === 0) return;
   remembered.set(workflow, {});
-  const response = await api.fetchApi(`/history?max_items=${NEWEST}`);
-  if (!response.ok) return;
+  const response = await api.fetchApi(`/history?max_items=${NEWEST}`).catch(() => null);
+  if (!response?.ok) return; // then there is nothing to remember
   const runs = Object.values(await response.json());
   const last = runs.filter((run) => run.prompt?.[3]?.extra_pnginfo?.workflow?.id === workflow).at(-1);
   for (const [id, output] of Object.entries(last?.outputs ?? {})) {

@@ -9,6 +9,7 @@ import { text } from "./strings.mjs";
 
 const NAME = /\.offload\.(ya?ml|json)$/i;
 const SAVED_AS = "policy.offload.yaml";
+const BELOW = 160; // Nodes 2.0 draws a node taller than it is when it is made
 const ROUTE = "/layerwise_offload/policy";
 
 /**
@@ -42,7 +43,7 @@ export async function createFrom(files, pos) {
     const plan = await parse(file);
     if (!plan) continue;
     const nodes = createChain(plan, [x, y]);
-    y += Math.max(...nodes.map((node) => node.size[1])) + 80;
+    y += Math.max(...nodes.map((node) => node.size[1])) + BELOW;
     say("success", "loaded", file.name);
   }
 }

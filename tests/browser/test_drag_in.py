@@ -193,6 +193,31 @@ def test_the_load_button_does_the_same_by_keyboard(comfy: ComfyPage) -> None:
     assert len(chain(comfy)) == 2
 
 
+def test_the_command_needs_no_node(comfy: ComfyPage) -> None:
+    comfy.page.once("filechooser", lambda _: None)
+    comfy.frames()
+    with comfy.page.expect_file_chooser() as chooser:
+        comfy.page.evaluate(
+            "() => void app.extensionManager.command.execute('LayerwiseOffload.LoadPolicyFile')"
+        )
+    chooser.value.set_files([{"name": "my.offload.yaml", "mimeType": "", "buffer": SMALL_CARD.encode()}])
+    expect(toast(comfy)).to_contain_text("my.offload.yaml")
+    assert len(chain(comfy)) == 2
+
+
+def test_two_files_become_two_chains_that_do_not_cover_each_other(comfy: ComfyPage) -> None:
+    comfy.drop({"a.offload.yaml": SMALL_CARD, "b.offload.json": '{"mode": "speed"}'}, (300, 150))
+    comfy.page.wait_for_function("app.canvas.graph.nodes.length === 3")
+    first, second = (comfy.page.evaluate(BOX, node_id) for node_id in comfy.node_ids(POLICY))
+    assert first["bottom"] < second["top"]
+
+
+BOX = """id => {
+    const { pos, size } = app.canvas.graph.getNodeById(id);
+    return { top: pos[1] - 30, bottom: pos[1] + size[1] };
+}"""
+
+
 def test_other_files_are_left_to_comfyui(comfy: ComfyPage, example: dict[str, Any]) -> None:
     comfy.drop({"other.yaml": "mode: auto"}, EMPTY)
     expect(toast(comfy)).to_contain_text("other.yaml")
