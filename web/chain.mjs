@@ -84,7 +84,7 @@ export function createChain(plan, pos) {
 export function fillChain(policy, plan) {
   return edit(() => {
     fillNode(policy, plan.policy);
-    const there = overridesOf(policy);
+    const there = overridesOf(policy).filter(counts);
     /** @type {any[]} */
     const filled = [];
     let before = policy;
@@ -97,7 +97,7 @@ export function fillChain(policy, plan) {
       before = same ?? there[there.indexOf(before) + 1];
       filled.push(before);
     }
-    const kept = there.filter((node) => !filled.includes(node) && !SKIPPED.includes(node.mode));
+    const kept = there.filter((node) => !filled.includes(node));
     return { kept, linked: [policy, ...filled].flatMap((node) => valuesOf(node).linked) };
   });
 }
@@ -119,13 +119,18 @@ export function readChain(policy) {
     node = outside === null && !bases.includes(base) ? base : null;
     if (node) bases.unshift(node);
   }
-  const nodes = [...bases, policy, ...overridesOf(policy)].filter((node) => !SKIPPED.includes(node.mode));
+  const nodes = [...bases, policy, ...overridesOf(policy)].filter(counts);
   const read = nodes.map((node) => ({ node, ...valuesOf(node) }));
   return {
     nodes: read.map(({ node, inputs }) => ({ class_type: node.comfyClass, id: String(node.id), inputs })),
     linked: read.flatMap(({ linked }) => linked),
     outside,
   };
+}
+
+/** Tell whether a node takes part in a run. @param {any} node */
+function counts(node) {
+  return !SKIPPED.includes(node.mode);
 }
 
 /** @param {any} graph @param {string} type @param {[number, number]} pos */

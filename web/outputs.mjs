@@ -14,12 +14,11 @@ const remembered = new Map();
 let waiting = false;
 
 /**
- * Paint a node now and whenever outputs change, as long as it is there.
+ * Paint a node whenever outputs change, as long as it is in a graph.
  * @param {any} node
  * @param {() => void} paint
  */
 export function addView(node, paint) {
-  views.set(node, paint);
   const { onRemoved, onAdded } = node;
   node.onAdded = function (/** @type {any[]} */ ...args) {
     views.set(node, paint);
@@ -30,7 +29,6 @@ export function addView(node, paint) {
     views.delete(node);
     return onRemoved?.apply(this, args);
   };
-  repaint();
 }
 
 /** Paint all nodes, once, when whatever is going on is done. */
@@ -39,7 +37,7 @@ export function repaint() {
   waiting = true;
   setTimeout(() => {
     waiting = false;
-    for (const [node, paint] of views) if (node.graph) paint();
+    for (const paint of views.values()) paint();
   });
 }
 

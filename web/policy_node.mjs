@@ -57,7 +57,7 @@ export function addPolicyPanel(node) {
  * Mark which widgets of a node are set, by a sign in front of the name that needs no colour.
  * @param {any} node
  */
-export function markWidgets(node) {
+function markWidgets(node) {
   const chain = (/** @type {any} */ owner, /** @type {string} */ name) => {
     const chained = owner[name];
     owner[name] = function (/** @type {any[]} */ ...args) {

@@ -129,6 +129,14 @@ def test_a_second_file_fills_the_overrides_that_are_there_and_names_those_that_s
     expect(toast(comfy)).to_contain_text("Set Placement for text_encoder")
 
 
+def test_a_bypassed_override_stays_as_it_is(comfy: ComfyPage) -> None:
+    dropped(comfy, SMALL_CARD)
+    comfy.page.evaluate("id => { app.canvas.graph.getNodeById(id).mode = 4 }", comfy.node_id(OVERRIDE))
+    dropped(comfy, SMALL_CARD.replace("1GB", "2GB"), comfy.title_of(comfy.node_id(POLICY)))
+    assert chain(comfy)[1:] == [{"component": "text_encoder", "vram_budget": "2GB"}]
+    assert {comfy.widgets(i)["vram_budget"] for i in comfy.node_ids(OVERRIDE)} == {"1GB", "2GB"}
+
+
 def test_an_undo_and_another_file_still_reach_the_node_that_is_shown(comfy: ComfyPage) -> None:
     """After an undo the nodes are new ones with the old ids, and Nodes 2.0 keeps showing what it has."""
     dropped(comfy, SMALL_CARD)
