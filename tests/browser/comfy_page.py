@@ -131,7 +131,9 @@ class ComfyPage:
             }"""
         )
         assert kind == "execution_success", f"{kind}: {detail}"
-        answer = self.page.request.get(f"{self.url}/history/{detail['prompt_id']}").json()
+        # The history has the run a moment after the last message about it.
+        while not (answer := self.page.request.get(f"{self.url}/history/{detail['prompt_id']}").json()):
+            self.frames()
         self.frames()
         return answer[detail["prompt_id"]]["outputs"]
 
