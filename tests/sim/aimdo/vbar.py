@@ -1,20 +1,22 @@
 """Model address ranges (VBARs): 32 MB pages that are faulted in, pinned, and evicted by priority.
 
-From the published description: newer ranges and lower addresses have priority; a fault takes pages from
-whatever has less; losing a page sets that range's watermark there, and faults above the watermark fail
-until the range is prioritised again; an allocation by torch that does not fit takes pages too. A fault pins
-its pages until ``unpin``.
+Every range has a place in an order and a watermark. Whoever needs memory takes pages of the ranges in that
+order, from the last up, and of each range from its watermark down; the watermark stays where that ended, and
+a fault above it fails until the range is prioritised again. A range that faults is in that order itself: once
+its own turn comes, its watermark sinks below what it asked for and the fault fails. A fault also fails when
+there would be no room left for what is missing at lower addresses of its range, which go first. The limit of a
+watermark is a floor: pages below it are nobody's prey until the limits are reset. A fault pins its pages until
+`unpin`; pinned pages are passed over, and go when they are unpinned above the watermark.
 
-Filled in here: the order of victims is lowest-priority range first and, within one, highest page first;
-pinned pages are passed over; a fault that cannot get its pages sets its own range's watermark; eviction
-waits for the device, and spoils what was on the page, so that stale use shows in the numbers.
+Written after the behaviour of the native layer of version 0.4.13, and compared with its binary on a stand-in for
+the driver, operation by operation (`tests/sim/aimdo/native`). Different here: no headroom is kept free, other
+programs take nothing, and a page that is lost is spoilt, so that stale use shows in the numbers.
 """
 
 from __future__ import annotations
 
 import weakref
 from array import array
-from itertools import count
 
 import torch
 
@@ -30,7 +32,6 @@ Allocation = tuple["ModelVBAR", int, int]
 
 #: Highest priority first. Weak: the model that owns a range keeps it alive.
 _ranges: list[weakref.ref[ModelVBAR]] = []
-_serials = count(1)
 
 
 class ModelVBAR:
@@ -49,11 +50,12 @@ class ModelVBAR:
         self.block: Block = self._runtime.memory.reserve_addresses(self.max_size)
         self.base_addr = self.block.record.address
         self.inner = torch.empty(self.max_size, dtype=torch.uint8, device=self._runtime.inner_device)
-        pages = -(-self.max_size // PAGE)
-        self._serial = [0] * pages  # 0: not resident
+        pages = min(-(-self.max_size // PAGE), self._runtime.memory.cap // PAGE)
+        self._resident = [False] * pages
+        self._serial = [0] * pages
         self._pins = [0] * pages
         self._watermark = pages
-        self._limit = pages
+        self._floor = 0
         self._bytes: dict[int, int] = {}
         _ranges.insert(0, weakref.ref(self))
         hooks = self._runtime.memory.pressure
@@ -74,50 +76,64 @@ class ModelVBAR:
     def fault(self, alloc: int, size: int) -> array[int] | None:
         """Make the pages resident and pin them: their signature, or None when there is no room for them."""
         pages = self._pages(alloc, size)
-        if pages.stop > min(self._watermark, self._limit):
+        memory = self._runtime.memory
+        _take_pages(memory.reserved - memory.cap)
+        if pages.stop > self._watermark:
             return None
-        absent = [page for page in pages if not self._serial[page]]
+        missing = next((page for page in pages if not self._resident[page]), None)
+        if missing is not None and not self._make_resident(range(missing, pages.stop)):
+            return None
         for page in pages:
             self._pins[page] += 1
-        if absent and not self._get_room(len(absent) * PAGE, pages.start):
-            for page in pages:
-                self._pins[page] -= 1
-            self._watermark = pages.start
-            return None
-        for page in absent:
-            self._serial[page] = next(_serials)
-        if absent or alloc not in self._bytes:
+        if missing is not None or alloc not in self._bytes:
             self._count(alloc, size)
-        return array("L", (self._serial[page] for page in pages))
+        signature = array("L", [0] * (size // PAGE + 2))
+        for index, page in enumerate(pages):
+            signature[index] = self._serial[page]
+        return signature
 
     def unpin(self, alloc: int, size: int) -> None:
         for page in self._pages(alloc, size):
-            self._pins[page] = max(0, self._pins[page] - 1)
+            if page < len(self._pins):
+                self._pins[page] = max(0, self._pins[page] - 1)
+                if page >= self._watermark:
+                    self._evict(page)
 
     def is_resident(self, alloc: int, size: int) -> bool:
-        return all(self._serial[page] for page in self._pages(alloc, size))
+        pages = self._pages(alloc, size)
+        return pages.stop <= len(self._resident) and all(self._resident[page] for page in pages)
 
     def _pages(self, alloc: int, size: int) -> range:
         offset = alloc - self.base_addr
         return range(offset // PAGE, -(-(offset + size) // PAGE))
 
-    def _get_room(self, size: int, first_page: int) -> bool:
-        """Commit ``size`` bytes, taking them from pages of lower priority where needed."""
+    def _make_resident(self, pages: range) -> bool:
         memory = self._runtime.memory
-        while not memory.commit(size):
-            if not _evict_one(below=(self, first_page)):
+        _take_pages_for(self, pages.stop, memory.cap - memory.reserved - len(pages) * PAGE)
+        for page in pages:
+            if pages.stop > self._watermark:
                 return False
+            if self._resident[page]:
+                continue
+            if not memory.commit(PAGE):
+                _take_pages(PAGE)
+                if pages.stop > self._watermark:
+                    return False
+                if not memory.commit(PAGE):
+                    raise RuntimeError("Fault failed: 2")
+            self._resident[page] = True
+            self._serial[page] += 1
         return True
 
     # Priority -------------------------------------------------------------------------------------
 
     def prioritize(self, malloc_async_clamp: int | None = None) -> None:
-        """First in line, and no watermark."""
+        """First in the order, and no watermark."""
         self._move(0)
-        self._watermark = len(self._serial)
+        self._watermark = len(self._resident)
 
     def deprioritize(self) -> None:
-        """Last in line: may use what is free, evicts nothing of others."""
+        """Last in the order. The watermark stays."""
         self._move(len(_ranges))
 
     def _move(self, position: int) -> None:
@@ -128,91 +144,116 @@ class ModelVBAR:
     # Sizes ----------------------------------------------------------------------------------------
 
     def loaded_size(self) -> int:
-        return sum(PAGE for serial in self._serial if serial)
+        return sum(self._resident) * PAGE
 
     def get_nr_pages(self) -> int:
-        return len(self._serial)
+        return len(self._resident)
 
     def get_watermark(self) -> int:
-        return min(self._watermark, self._limit)
+        return self._watermark
 
     def set_watermark(self, size_bytes: int) -> None:
-        """Let pages above this many bytes fail until prioritised again; drop those that are there."""
-        self._watermark = min(len(self._serial), size_bytes // PAGE)
-        self._drop_above(self._watermark)
+        """Let pages above this many bytes, rounded up to pages, fail; drop those that are there."""
+        watermark = min(len(self._resident), -(-int(size_bytes) // PAGE))
+        for page in range(watermark, self._watermark):
+            self._evict(page)
+        self._watermark = watermark
 
     def set_watermark_limit(self, size_bytes: int) -> None:
-        """The same, until the limits are reset at the end of a node."""
-        self._limit = min(len(self._serial), size_bytes // PAGE)
-        self._drop_above(self._limit)
+        """Let nobody take the pages below this many bytes, until the limits are reset."""
+        self._floor = -(-int(size_bytes) // PAGE)
 
     def get_residency(self) -> list[int]:
         """Per page: 1 resident, 2 pinned, added up."""
-        return [(1 if s else 0) | (2 if p else 0) for s, p in zip(self._serial, self._pins, strict=True)]
+        return [(1 if r else 0) | (2 if p else 0) for r, p in zip(self._resident, self._pins, strict=True)]
 
     def free_memory(self, size_bytes: float) -> int:
-        """Evict from the highest page down until ``size_bytes`` are freed; the bytes that were."""
+        """Evict from the watermark down until ``size_bytes`` are freed; the bytes that were."""
+        wanted = -(-min(int(size_bytes), self.max_size + PAGE) // PAGE)
         freed = 0
-        for page in reversed(range(len(self._serial))):
-            if freed >= size_bytes:
-                break
-            if self._serial[page] and not self._pins[page]:
-                self._evict(page)
-                freed += PAGE
-        return freed
+        while freed < wanted and self._sinks():
+            freed += self._sink()
+        return freed * PAGE
 
     # Eviction -------------------------------------------------------------------------------------
 
-    def _drop_above(self, limit: int) -> None:
-        for page in range(limit, len(self._serial)):
-            if self._serial[page] and not self._pins[page]:
-                self._evict(page)
+    def _sinks(self) -> bool:
+        return self._watermark > self._floor
 
-    def _evict(self, page: int) -> None:
+    def _sink(self) -> bool:
+        """Lower the watermark by a page; tell whether that freed one."""
+        self._watermark -= 1
+        return self._evict(self._watermark)
+
+    def _evict(self, page: int) -> bool:
+        if not self._resident[page] or self._pins[page]:
+            return False
         self._runtime.machine.wait_for_all()
-        self._serial[page] = 0
-        self._watermark = min(self._watermark, page)
+        self._resident[page] = False
         if not self._runtime.shapes_only:
             self.inner[page * PAGE : min((page + 1) * PAGE, self.offset)].fill_(_SPOILED)
         self._runtime.memory.decommit(PAGE)
         for alloc, size in list(self._bytes.items()):
             if page in self._pages(alloc, size):
                 self._runtime.memory.count_weights(-self._bytes.pop(alloc))
+        return True
 
     def _count(self, alloc: int, size: int) -> None:
         self._runtime.memory.count_weights(size - self._bytes.get(alloc, 0))
         self._bytes[alloc] = size
 
     def __del__(self) -> None:
-        if not hasattr(self, "_serial"):
+        if not hasattr(self, "_resident"):
             return
         self._runtime.memory.decommit(self.loaded_size())
         self._runtime.memory.count_weights(-sum(self._bytes.values()))
         _ranges[:] = [r for r in _ranges if r() is not None and r() is not self]
 
 
-def _evict_one(below: tuple[ModelVBAR, int] | None) -> bool:
-    """Evict the unpinned page of least priority; only one of less priority than ``below``, when given."""
-    for reference in reversed(_ranges):
-        candidate = reference()
-        if candidate is None:
-            continue
-        floor = below[1] if below is not None and candidate is below[0] else -1
-        for page in reversed(range(floor + 1, len(candidate._serial))):
-            if candidate._serial[page] and not candidate._pins[page]:
-                candidate._evict(page)
-                return True
-        if below is not None and candidate is below[0]:
-            return False
-    return False
+def _lowest_first() -> list[ModelVBAR]:
+    return [vbar for reference in reversed(_ranges) if (vbar := reference()) is not None]
+
+
+def _take_pages(size: int) -> int:
+    """Take pages of any range until ``size`` bytes are freed; the bytes that were."""
+    freed = 0
+    for vbar in _lowest_first():
+        while freed < size and vbar._sinks():
+            freed += PAGE * vbar._sink()
+    return freed
+
+
+def _take_pages_for(vbar: ModelVBAR, target: int, surplus: int) -> None:
+    """Take pages for a fault up to page ``target``, until all that is missing below it would have room.
+
+    Args:
+        vbar: the range that faults.
+        target: one past its last page.
+        surplus: bytes that are free beside the pages of this fault; negative when those do not fit.
+    """
+    absent = (page for page in range(target) if not vbar._resident[page])
+    cursor = next(absent, target)
+
+    def spend() -> None:
+        nonlocal cursor, surplus
+        while surplus >= PAGE and cursor < min(target, vbar._watermark):
+            surplus -= PAGE
+            cursor = next(absent, target)
+
+    def wanting() -> bool:
+        return surplus < 0 or cursor < min(target, vbar._watermark)
+
+    spend()
+    for victim in _lowest_first():
+        while wanting() and victim._sinks():
+            if victim._sink():
+                surplus += PAGE
+                spend()
 
 
 def _relieve(missing: int) -> bool:
     """Torch is short of memory: give it pages."""
-    freed = 0
-    while freed < missing and _evict_one(below=None):
-        freed += PAGE
-    return freed > 0
+    return _take_pages(missing) > 0
 
 
 def reset() -> None:
@@ -247,9 +288,8 @@ def vbars_analyze(device: int | None = None) -> int:
 
 
 def vbars_reset_watermark_limits() -> None:
-    for reference in _ranges:
-        if (vbar := reference()) is not None:
-            vbar._limit = len(vbar._serial)
+    for vbar in _lowest_first():
+        vbar._floor = 0
 
 
 def view_of(owner: ModelVBAR, address: int, size: int) -> torch.Tensor:

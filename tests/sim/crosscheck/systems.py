@@ -145,7 +145,7 @@ def _dynamic(sim: Accelerator, name: str, *, room: bool) -> Row:
         with torch.inference_mode():
             comfy.mm.load_models_gpu([patcher])
         if not room:
-            patcher._vbar_get(create=True).set_watermark_limit(0)
+            patcher._vbar_get(create=True).set_watermark(0)
         return measure(sim, lambda: model(given))
     finally:
         comfy.close()
