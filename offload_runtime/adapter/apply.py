@@ -11,9 +11,9 @@ import comfy.model_management as mm
 from ..engine import Ledger, Stack, parameter_bytes, slot_bytes_for
 from ..policy import ComponentFacts, Policy, resolve
 from . import hardware
-from .attachment import strip
 from .backends import trace_of
 from .choose import choose_backend
+from .dynamic import take_off
 from .handles import Handle, open_handle
 from .placed import Placed, Placements
 from .structure import find_stacks
@@ -46,7 +46,7 @@ def apply_policy(
     opened = []
     for slot, value in objects.items():
         handle = open_handle(slot, value, names)
-        strip(handle.patcher)  # of an earlier loader in a row: the later one wins
+        take_off(handle.patcher)  # of an earlier loader in a row: the later one wins
         names.add(handle.component)
         opened.append((handle, find_stacks(handle.patcher.model)))
     facts = [_component_facts(handle, stacks) for handle, stacks in opened]
@@ -54,7 +54,8 @@ def apply_policy(
     placed = list(earlier.placed)
     for (handle, stacks), component, decision in zip(opened, facts, plan, strict=True):
         ledger = Ledger()
-        backend = choose_backend(decision, handle, stacks, files.get(handle.slot, []), ledger)
+        found = files.get(handle.slot, [])
+        backend = choose_backend(decision, handle, stacks, found, ledger, component.loops)
         backend.attach(handle.patcher, stacks)
         placed.append(Placed(component, decision, backend, ledger, handle.patcher.model))
         on_step()

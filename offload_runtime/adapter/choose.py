@@ -12,20 +12,33 @@ from ..engine import Ledger, Stack, is_compiled, mapped_weights
 from ..policy import Decision, Placement
 from ..policy import HostTier as Host
 from .backends import COMFYUI, Backend, StreamedFromFile, StreamedToDevice, Untouched
+from .dynamic import choose_dynamic, is_dynamic
 from .handles import Handle
 from .structure import why_left_alone
 
 
 def choose_backend(
-    decision: Decision, handle: Handle, stacks: Sequence[Stack], files: Sequence[Path], ledger: Ledger
+    decision: Decision,
+    handle: Handle,
+    stacks: Sequence[Stack],
+    files: Sequence[Path],
+    ledger: Ledger,
+    loops: bool,
 ) -> Backend:
-    """Return what carries out a decision, prepared as far as the machine allows."""
+    """Return what carries out a decision, prepared as far as the machine allows.
+
+    Args:
+        decision: the decision.
+        handle: the component.
+        stacks: its layers.
+        files: safetensors files that its weights may have come from.
+        ledger: where transfers are counted.
+        loops: whether its layers are taken to run more than once per use.
+    """
+    if is_dynamic(handle.patcher):
+        return choose_dynamic(decision, handle, loops)
     if decision.placement is Placement.AUTO:
         return _comfyui(handle, "left to ComfyUI's own memory manager")
-    if getattr(handle.patcher, "is_dynamic", bool)():
-        return _comfyui(
-            handle, "left to ComfyUI's dynamic VRAM, which this version of the pack does not steer yet"
-        )
     if decision.placement is Placement.CPU:
         return _to_cpu(handle)
     if decision.placement is Placement.LAYERWISE:

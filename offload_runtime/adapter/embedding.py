@@ -4,16 +4,33 @@ The table is large and only a few rows of it are read. On ComfyUI 0.3.75 the dev
 where the whole encode runs, so a table left on the host would silently move the encode to the CPU. While the
 encoder is loaded, `get_input_embeddings` therefore answers with a stand-in that names the compute device,
 looks the rows up where the table is, and sends them over.
+
+With dynamic VRAM a table has addresses in a range of pages as well, and ComfyUI would copy all of it there, or
+copy all of it on the host when the ids are there. A stand-in without those addresses is looked up as it is.
 """
 
 from __future__ import annotations
 
+import copy
 import weakref
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import nn
+
+_PLAIN = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def stays_on_host(table: nn.Module) -> bool:
+    """Tell whether a table that dynamic VRAM would page in can be looked up on the host just as well.
+
+    It cannot when rows have to be computed from the whole of it: quantised, patched, or not loaded.
+    """
+    weight = table.weight
+    patched = getattr(table, "weight_lowvram_function", None) or getattr(table, "weight_function", None)
+    plain = type(weight) is nn.Parameter and weight.dtype in _PLAIN and weight.device.type == "cpu"
+    return plain and not patched
 
 
 class HostEmbedding:
@@ -66,6 +83,17 @@ class HostEmbeddings:
             embedding = original(reference())
             if embedding.weight.device == self._device:
                 return embedding
+            if hasattr(embedding, "_v"):
+                if not stays_on_host(embedding):
+                    return embedding
+                embedding = _without_pages(embedding)
             return HostEmbedding(embedding, self._device)
 
         return get_input_embeddings
+
+
+def _without_pages(embedding: nn.Embedding) -> nn.Embedding:
+    """Return an embedding of the same table that dynamic VRAM knows nothing of."""
+    twin = copy.copy(embedding)
+    del twin._v
+    return twin

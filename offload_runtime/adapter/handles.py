@@ -37,6 +37,20 @@ class Handle:
     value: Any
     patcher: Any
 
+    def leave_dynamic(self) -> None:
+        """Take the component off dynamic VRAM: ComfyUI loads its weights once more, into an ordinary patcher.
+
+        The object that holds the patcher names the model, too, and computes with that one.
+        """
+        patcher = self.patcher.clone(disable_dynamic=True)
+        inner = {"clip": "cond_stage_model", "vae": "first_stage_model", "clip_vision": "model"}
+        if self.slot == "model":
+            self.value = patcher
+        else:
+            self.value.patcher = patcher
+            setattr(self.value, inner[self.slot], patcher.model)
+        self.patcher = patcher
+
     def compute_on_cpu(self) -> None:
         """Make ComfyUI load and run this clone on the CPU."""
         cpu = torch.device("cpu")

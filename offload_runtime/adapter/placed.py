@@ -51,6 +51,8 @@ class Placed:
             else:
                 tier = "file" if mapped.holds(parameter) else "memory"
             tiers[tier] += tensor_bytes(parameter)
+        for device, pages in getattr(model, "dynamic_vbars", {}).items():
+            tiers[str(device)] += int(pages.loaded_size())
         tiers["slot"] += self._ledger.slot_bytes
         return dict(tiers)
 

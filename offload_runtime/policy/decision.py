@@ -25,6 +25,8 @@ class Decision:
             it is offloaded.
         budget_bytes: device memory that it may hold at most, or None where the plan sets no limit: then a
             layerwise component holds its window only, and any other what ComfyUI gives it.
+        budget_asked: device memory that somebody allowed it, or None. It may be more than what the plan
+            counts for it; a component that takes memory in pages is held to this.
         host_tier: where the masters of its layers should wait, or None when it is not streamed.
         look_ahead: whether the next layer may be copied while one computes.
         device: the device that computes it.
@@ -39,6 +41,7 @@ class Decision:
     reason: str
     planned_bytes: int = 0
     budget_bytes: int | None = None
+    budget_asked: int | None = None
     host_tier: HostTier | None = None
     look_ahead: bool = True
     device: str = ""

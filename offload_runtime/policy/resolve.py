@@ -129,12 +129,27 @@ class _Case(NamedTuple):
             reason=reason,
             planned_bytes=share.planned,
             budget_bytes=self._enforced(component, budget is not None),
+            budget_asked=self._allowed(component, budget),
             host_tier=tier.tier if tier is not None else None,
             look_ahead=waits is None,
             device="cpu" if component.on_cpu or placed.placement is Placement.CPU else machine.device,
             limits=limits,
             overruled=tuple(loser for candidates in found.values() for loser in candidates[1:]),
         )
+
+    def _allowed(self, component: ComponentFacts, budget: Argument | None) -> int | None:
+        """Return the device memory that somebody allowed a component, by name or as its share of a total.
+
+        What the plan leaves of a total is shared out evenly: whoever moves memory in larger pieces needs it.
+        """
+        card = self.now.machine.vram_total
+        if budget is not None and isinstance(budget.value, Budget):
+            return budget.value.resolve(card)
+        total = self.explicit.value(Budget, Setting.TOTAL_BUDGET)
+        if total is None:
+            return None
+        left = total.resolve(card) - sum(share.planned for share in self.shares.values())
+        return self.shares[component.name].planned + max(0, left) // len(self.shares)
 
     def _enforced(self, component: ComponentFacts, budgeted: bool) -> int | None:
         """Return the device memory that the adapter must hold a component to, or None for no limit of ours."""

@@ -191,7 +191,8 @@ class ModelVBAR:
         self._runtime.machine.wait_for_all()
         self._resident[page] = False
         if not self._runtime.shapes_only:
-            self.inner[page * PAGE : min((page + 1) * PAGE, self.offset)].fill_(_SPOILED)
+            with torch.inference_mode():  # as it was made
+                self.inner[page * PAGE : min((page + 1) * PAGE, self.offset)].fill_(_SPOILED)
         self._runtime.memory.decommit(PAGE)
         for alloc, size in list(self._bytes.items()):
             if page in self._pages(alloc, size):

@@ -1,0 +1,183 @@
+"""The dynamic backend: what a decision means for a patcher that ComfyUI pages in by itself.
+
+The patcher stays ComfyUI's, class and methods: an attachment, an injection and callbacks under one key, no override.
+Weights are ComfyUI's to move; its line (`dynamic_order`) and its bar (`dynamic_pages`) are set when it loads a
+model, and token tables are looked up on the host. There is no look-ahead of ours: on the simulated card ComfyUI
+streams an encoder within 1 % of the link's limit, and copying block by block gains nothing (bench/prompt_change.py).
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from comfy.patcher_extension import CallbacksMP, PatcherInjection
+
+from ..engine import Stack, parameter_bytes
+from ..policy import Decision, Placement, format_bytes
+from .attachment import KEY, strip
+from .backends import COMFYUI, Applied, Backend, Untouched
+from .dynamic_order import Place, Wish
+from .dynamic_pages import PAGE, allowed_bytes, needed_pages, resident_bytes
+from .embedding import HostEmbeddings, stays_on_host
+from .handles import Handle
+
+_EVENTS = (CallbacksMP.ON_LOAD, CallbacksMP.ON_CLONE, CallbacksMP.ON_DETACH)
+
+
+def is_dynamic(patcher: Any) -> bool:
+    """Tell whether ComfyUI pages the weights of a patcher in by itself; older versions never do."""
+    return bool(getattr(patcher, "is_dynamic", bool)())
+
+
+def choose_dynamic(decision: Decision, handle: Handle, loops: bool) -> Backend:
+    """Return what carries a decision out on a dynamic patcher.
+
+    Args:
+        decision: the decision.
+        handle: the component; for `cpu` it gets another patcher.
+        loops: whether its layers are taken to run more than once per use, until a use has shown it.
+    """
+    if decision.placement is Placement.CPU:
+        return _to_cpu(handle)
+    if not hasattr(handle.patcher, "_vbar_get"):
+        how = "left to ComfyUI's dynamic VRAM, which this version of the pack cannot steer in this ComfyUI"
+        return Untouched(COMFYUI, how, handle.patcher)
+    wish = Wish(decision.placement, decision.asked is not None, decision.budget_asked, loops)
+    return Paged(handle, wish)
+
+
+def take_off(patcher: Any) -> None:
+    """Take our contact points off a patcher that is not loaded, whichever backend put them there."""
+    strip(patcher)
+    patcher.remove_callbacks_with_key(CallbacksMP.ON_LOAD, KEY)
+
+
+def _to_cpu(handle: Handle) -> Backend:
+    if getattr(handle.patcher, "cached_patcher_init", None) is None:
+        how = (
+            "left to ComfyUI's dynamic VRAM: to compute on the CPU it has to be loaded a second time, and the "
+            "loader that it came from does not say how"
+        )
+        logging.warning("Layerwise Offload: %s is %s.", handle.component, how)
+        return Untouched(COMFYUI, how, handle.patcher)
+    handle.leave_dynamic()
+    handle.compute_on_cpu()
+    return Untouched(Placement.CPU.value, "computes on the CPU, from weights loaded for that", handle.patcher)
+
+
+class Attached:
+    """What one dynamic patcher carries: its place in line, and the tables that are looked up on the host."""
+
+    def __init__(self, place: Place, embeddings: HostEmbeddings | None) -> None:
+        self.place = place
+        self._embeddings = embeddings
+        self._injected = False  # core copies its own flag to clones, which would take out what is not theirs
+
+    def put_on(self, patcher: Any, on_clone: Callable[[Any, Any], None]) -> None:
+        """Put the contact points on a patcher, in place of those that are there."""
+        take_off(patcher)
+        patcher.set_attachments(KEY, self)
+        if self.place.wish.placement is not Placement.AUTO:
+            patcher.set_injections(KEY, [PatcherInjection(self.inject, self.eject)])
+        patcher.add_callback_with_key(CallbacksMP.ON_LOAD, KEY, self.on_load)
+        patcher.add_callback_with_key(CallbacksMP.ON_CLONE, KEY, on_clone)
+        patcher.add_callback_with_key(CallbacksMP.ON_DETACH, KEY, self.on_detach)
+
+    def on_load(self, patcher: Any, *_: Any) -> None:
+        """ComfyUI is about to use the patcher: its weights have addresses and patches, and none has moved."""
+        if self._embeddings is not None:
+            self.place.tables = [table for table in self._embeddings.tables() if stays_on_host(table)]
+        self.place.loaded()
+
+    def on_detach(self, patcher: Any, unpatch_all: bool) -> None:
+        """ComfyUI lets go, or loads another patcher of the model."""
+        self.place.left()
+
+    def inject(self, patcher: Any) -> None:
+        """Watch the layers, and look tables up on the host."""
+        self._injected = True
+        self.place.watch()
+        if self._embeddings is not None:
+            self._embeddings.install()
+
+    def eject(self, patcher: Any) -> None:
+        """Leave the model as it was."""
+        if self._injected:
+            self._injected = False
+            self.place.stop_watching()
+            if self._embeddings is not None:
+                self._embeddings.uninstall()
+
+
+class Paged:
+    """ComfyUI pages the component in; its place in line, its budget and its tables follow the decision."""
+
+    def __init__(self, handle: Handle, wish: Wish) -> None:
+        self._wish = wish
+        self._model = weakref.ref(handle.patcher.model)
+        self._device = handle.patcher.load_device
+        self._places: weakref.WeakSet[Place] = weakref.WeakSet()
+
+    def attach(self, patcher: Any, stacks: Sequence[Stack]) -> None:
+        """Give a patcher of this model a place of its own; clones get one when they are made."""
+        model = self._model()
+        if model is None or patcher.model is not model or not is_dynamic(patcher):
+            take_off(patcher)  # a copy of the model, for another device or without dynamic VRAM: ComfyUI's
+            return
+        place = Place(self._wish, model, self._device, stacks)
+        streams = self._wish.placement is Placement.LAYERWISE or self._wish.budget is not None
+        embeddings = HostEmbeddings(model, self._device) if streams else None
+        Attached(place, embeddings).put_on(patcher, lambda old, new: self.attach(new, stacks))
+        self._places.add(place)
+
+    def applied(self) -> Applied:
+        """Read from the live range how much of the component is on the device, and what holds for its pages."""
+        model = self._model()
+        place = next((place for place in self._places if place.in_force), None)
+        if model is None or place is None or place.pages is None:
+            return Applied(self._word(), f"not loaded now; when it is, {self._rule(self._wish.loops)}")
+        needed = needed_pages(model, place.pages, place.tables)
+        there, whole = resident_bytes(place.pages, needed), len(needed) * PAGE
+        where = f"of its pages are on {self._device} now"
+        complete = there == whole
+        how = [
+            f"all {format_bytes(whole)} {where}"
+            if complete
+            else f"{format_bytes(there)} of {format_bytes(whole)} {where}, and the rest is copied when it runs",
+            self._rule(place.loops, place.lacking),
+        ]
+        if self._wish.budget is not None and "set_watermark" not in place.lacking:
+            how.append(
+                f"at most {format_bytes(allowed_bytes(place.pages, needed))} of pages may be there now"
+            )
+        if place.tables:
+            size = format_bytes(sum(parameter_bytes(table) for table in place.tables))
+            how.append(f"its token table ({size}) is looked up in memory")
+        if place.lacking:
+            how.append(f"this comfy-aimdo has no {' and no '.join(place.lacking)}, so the rest is ComfyUI's")
+        return Applied(self._word(complete), "; ".join(how))
+
+    def _word(self, complete: bool | None = None) -> str:
+        """Return the word for what is in force: pages come layer by layer, unless they are all there."""
+        placement = self._wish.placement
+        if placement is Placement.AUTO:
+            return COMFYUI
+        if complete is None or placement is Placement.OFFLOAD:
+            return str(placement.value)
+        return str((Placement.RESIDENT if complete else Placement.LAYERWISE).value)
+
+    def _rule(self, loops: bool, lacking: Sequence[str] = ()) -> str:
+        """Say whose pages go when others need the room."""
+        placement = self._wish.placement
+        if placement is Placement.AUTO or "deprioritize" in lacking or "prioritize" in lacking:
+            return "ComfyUI's dynamic VRAM decides whose pages go"
+        if placement is Placement.OFFLOAD or (placement is Placement.LAYERWISE and loops):
+            return "it takes the room it needs while it runs, and its pages go first afterwards"
+        if placement is Placement.RESIDENT and self._wish.explicit:
+            return "its pages go last"
+        if loops:
+            return "it takes the room it needs while it runs"
+        return "its pages use what is free, and go first"

@@ -1,0 +1,182 @@
+"""Whose pages go first under dynamic VRAM: one order over all placed components of a device.
+
+ComfyUI puts a model at the front of the line whenever it loads it, so the last one loaded takes pages of all the
+others. That is wrong for an encoder that runs once per prompt: it evicts a diffusion model, which has to come back
+for the next step. So whenever a placed component is loaded, all of them take their places anew. Those that a person
+wanted resident go to the front. The others go behind what is left to ComfyUI: what was found to fit, then what
+streams, then what is offloaded. A component that runs its layers once takes such a place before it runs, uses what
+is free and evicts nobody; one that loops, only afterwards.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..engine import Stack
+from ..engine.stacks import stack_layers
+from ..policy import Placement
+from .backends import trace_of
+from .dynamic_pages import range_of, watermark_for
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What was decided for a component, as far as its pages are concerned.
+
+    Attributes:
+        placement: the placement; `auto` leaves its own pages to ComfyUI.
+        explicit: whether a person asked for it.
+        budget: bytes of device memory that somebody allowed it, or None.
+        loops: whether its layers are taken to run more than once per use, until a use has shown it.
+    """
+
+    placement: Placement
+    explicit: bool
+    budget: int | None
+    loops: bool
+
+
+_BEHIND = (Placement.RESIDENT, Placement.LAYERWISE, Placement.OFFLOAD)
+"""Placements whose pages go before those of everybody else, the last one first; unless a person said resident."""
+
+_turns = itertools.count()
+_in_force: weakref.WeakKeyDictionary[nn.Module, weakref.ref[Place]] = weakref.WeakKeyDictionary()
+"""Model → the place in line of the patcher that was loaded last."""
+
+
+class Place:
+    """The place in line of one patcher's component."""
+
+    def __init__(self, wish: Wish, model: nn.Module, device: torch.device, stacks: Sequence[Stack]) -> None:
+        self.wish = wish
+        self.device = device
+        self.tables: list[nn.Module] = []
+        self.turn = -1
+        self._model = weakref.ref(model)
+        self._trace = trace_of(model)
+        self._layers = {id(layer.module): i for i, layer in enumerate(stack_layers(stacks))}
+        self._firsts = [stack.layers[0].module for stack in stacks]
+        self._hooks: list[Any] = []
+        self.is_last = False
+
+    @property
+    def pages(self) -> Any | None:
+        """The live range of the model, or None before its first load."""
+        model = self._model()
+        return range_of(model, self.device) if model is not None else None
+
+    @property
+    def in_force(self) -> bool:
+        """Whether this patcher is the one of its model that is loaded."""
+        model = self._model()
+        holder = _in_force.get(model) if model is not None else None
+        return holder is not None and holder() is self
+
+    @property
+    def loops(self) -> bool:
+        """Whether its layers ran more than once in the last use; before the first one, what is usual."""
+        passes = self._trace.passes
+        return self.wish.loops if passes is None else passes > 1
+
+    @property
+    def kept(self) -> bool:
+        """Whether a person wants it resident."""
+        return self.wish.placement is Placement.RESIDENT and self.wish.explicit
+
+    @property
+    def runs_last_in_line(self) -> bool:
+        """Whether it leaves the pages of others alone while it runs."""
+        return self.wish.placement in (Placement.LAYERWISE, Placement.RESIDENT) and not (
+            self.kept or self.loops
+        )
+
+    @property
+    def lacking(self) -> list[str]:
+        """What the live range lacks of what this place needs: names of its methods."""
+        names = ["deprioritize"] if self.wish.placement in (Placement.LAYERWISE, Placement.OFFLOAD) else []
+        names += ["prioritize"] if self.kept else []
+        names += ["set_watermark"] if self.wish.budget is not None else []
+        pages = self.pages
+        return [name for name in names if pages is not None and not hasattr(pages, name)]
+
+    def loaded(self) -> None:
+        """Take part from now on: ComfyUI has put the model at the front of the line."""
+        model = self._model()
+        if model is not None and self.pages is not None:
+            _in_force[model] = weakref.ref(self)
+            self.turn = next(_turns)
+            self.is_last = False
+            _line_up(self)
+
+    def left(self) -> None:
+        """Take no part any more, unless another patcher of the model has the place already."""
+        if self.in_force:
+            del _in_force[self._model()]  # type: ignore[arg-type]
+
+    # Passes ---------------------------------------------------------------------------------------
+
+    def watch(self) -> None:
+        """Count passes from here on: a use that turns out to loop moves to the front for the rest of it."""
+        self.stop_watching()
+        self._trace.begin_use(())
+        self._hooks = [module.register_forward_pre_hook(self._begins_a_pass) for module in self._firsts]
+
+    def stop_watching(self) -> None:
+        """Take the hooks off."""
+        while self._hooks:
+            self._hooks.pop().remove()
+
+    def _begins_a_pass(self, module: nn.Module, args: Any) -> None:
+        self._trace.record(self._layers[id(module)])
+        if self.is_last and self.loops and self.in_force:
+            self.move(front=True)
+            _line_up(self)
+
+    # The range ------------------------------------------------------------------------------------
+
+    def hold_budget(self) -> None:
+        """Let no more pages be resident than the budget allows; being moved to the front has lifted the bar."""
+        model, pages = self._model(), self.pages
+        if self.wish.budget is None or model is None or not hasattr(pages, "set_watermark"):
+            return
+        address = watermark_for(model, pages, self.wish.budget, self.tables)
+        if address is not None:
+            pages.set_watermark(address)  # type: ignore[union-attr]
+
+    def move(self, *, front: bool) -> None:
+        """Move to the front or the end of the line, where the native layer can."""
+        method = getattr(self.pages, "prioritize" if front else "deprioritize", None)
+        if method is not None:
+            method()
+        self.is_last = not front
+
+
+def _line_up(current: Place) -> None:
+    """Give every component of a device its place, now that one of them runs.
+
+    Of two of a kind, the one that ran last goes first: they run in the same order for the next prompt, and what
+    comes first then should find its pages.
+    """
+    places = sorted(_taking_part(current.device), key=lambda place: place.turn)
+    behind = [p for p in places if p.wish.placement in _BEHIND and not p.kept]
+    if not current.runs_last_in_line:
+        behind = [p for p in behind if p is not current]
+    kept = [p for p in places if p.kept]
+    for place in sorted(behind, key=lambda p: _BEHIND.index(p.wish.placement)):
+        place.move(front=False)
+    for place in kept:
+        place.move(front=True)
+    for place in {*kept, current}:
+        place.hold_budget()
+
+
+def _taking_part(device: torch.device) -> list[Place]:
+    places = [place for reference in list(_in_force.values()) if (place := reference()) is not None]
+    return [place for place in places if place.device == device and place.pages is not None]

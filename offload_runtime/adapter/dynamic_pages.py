@@ -1,0 +1,105 @@
+"""The pages of one model under ComfyUI's dynamic VRAM: which it needs, which are there, what a budget leaves.
+
+A model's weights have addresses in a range of 32 MB pages, those that ComfyUI values most at the lowest ones.
+ComfyUI faults pages in as operations run and copies what is on none through a buffer per stream. All that is
+read and steered here is the range object that ComfyUI itself keeps on the model; whatever a version of its native
+layer lacks is reported, not replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import comfy.model_management as mm
+import torch
+from torch import nn
+
+from ..engine import tensor_bytes
+
+PAGE = 32 << 20
+"""Bytes of a page; the native layer evicts no less."""
+
+_CHUNK = 16 << 20
+"""Steps in which the buffer of a stream grows."""
+
+
+def range_of(model: nn.Module, device: torch.device) -> Any | None:
+    """Return the range of a model on a device, or None before its first load there."""
+    return getattr(model, "dynamic_vbars", {}).get(device)
+
+
+def needed_pages(model: nn.Module, pages: Any, left_out: Collection[nn.Module]) -> list[int]:
+    """Return the numbers of the pages that a model's weights lie on, lowest first.
+
+    Args:
+        model: a model that was loaded once.
+        pages: its range.
+        left_out: modules whose weights are used where they are, on the host.
+    """
+    numbers: set[int] = set()
+    for module in _paged_modules(model, pages, left_out):
+        _, address, size = module._v  # type: ignore[misc]
+        first = (address - pages.base_addr) // PAGE
+        numbers.update(range(first, -(-(address + size - pages.base_addr) // PAGE)))
+    return sorted(numbers)
+
+
+def resident_bytes(pages: Any, needed: Collection[int]) -> int:
+    """Return how many bytes of the needed pages are on the device."""
+    residency = pages.get_residency()
+    return PAGE * sum(1 for number in needed if number < len(residency) and residency[number] & 1)
+
+
+def allowed_bytes(pages: Any, needed: Collection[int]) -> int:
+    """Return how many bytes of the needed pages may be on the device, as the bar stands now."""
+    watermark = pages.get_watermark()
+    return PAGE * sum(1 for number in needed if number < watermark)
+
+
+def watermark_for(model: nn.Module, pages: Any, budget: int, left_out: Collection[nn.Module]) -> int | None:
+    """Return the address, in bytes, up to which pages may be resident so that a budget holds at every instant.
+
+    A budget counts the pages, the small weights that ComfyUI always loads, and the buffers that the other weights
+    pass through while they are used.
+
+    Args:
+        model: a loaded model.
+        pages: its range.
+        budget: bytes of device memory.
+        left_out: modules whose weights stay on the host.
+
+    Returns:
+        The address, or None when all of it fits in the budget.
+    """
+    needed = needed_pages(model, pages, left_out)
+    always = int(model.model_loaded_weight_memory)  # type: ignore[arg-type]
+    if len(needed) * PAGE + always + _buffers(model, pages, left_out, streamed=False) <= budget:
+        return None
+    room = budget - always - _buffers(model, pages, left_out, streamed=True)
+    count = max(0, room // PAGE)
+    return needed[count] * PAGE if count < len(needed) else None
+
+
+def _buffers(model: nn.Module, pages: Any, left_out: Collection[nn.Module], *, streamed: bool) -> int:
+    """Return the bytes of the buffers that weights and their patches pass through, one for each stream."""
+    largest = max((_passing(m, streamed) for m in _paged_modules(model, pages, left_out)), default=0)
+    return max(1, int(mm.NUM_STREAMS)) * -(-largest // _CHUNK) * _CHUNK
+
+
+def _passing(module: nn.Module, streamed: bool) -> int:
+    """Return what of a module goes through a buffer: its weights, or only what cannot go straight to a page."""
+    size = int(module._v[2])  # type: ignore[index]
+    held = sum(tensor_bytes(parameter) for parameter in module.parameters(recurse=False))
+    total = max(size, held) if streamed or held < size // 2 else 0  # a smaller master is cast on its way
+    for name in ("weight", "bias"):
+        patch = getattr(module, f"{name}_lowvram_function", None)
+        total += int(patch.memory_required()) if patch is not None else 0
+    return total
+
+
+def _paged_modules(model: nn.Module, pages: Any, left_out: Collection[nn.Module]) -> Iterator[nn.Module]:
+    for module in model.modules():
+        allocation = getattr(module, "_v", None)
+        if allocation is not None and allocation[0] is pages and module not in left_out:
+            yield module

@@ -1,0 +1,132 @@
+"""A text encoder and a diffusion model on one card, in real sizes (no numbers): what a new prompt costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from .comfyui import ComfyUI
+from .crosscheck.standins import StandIn, build
+from .placing import end_node
+
+GB = 10**9
+_MAP = (8192, 15259)
+"""A quarter of a gigabyte in bfloat16."""
+
+
+class Encoder(StandIn):
+    """An encoder whose table is asked for by the method that ComfyUI calls."""
+
+    def get_input_embeddings(self) -> Any:
+        return self.embed
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        x = self.get_input_embeddings()(given).to(self.geometry.dtype)
+        for block in self.blocks:
+            x = block(x)
+        return self.norm(x)
+
+
+class Diffusion(nn.Module):
+    """Maps of a quarter of a gigabyte, four for each gigabyte."""
+
+    def __init__(self, ops: Any, gigabytes: int) -> None:
+        super().__init__()
+        with torch.device("meta"):
+            maps = [ops.Linear(*_MAP, bias=False, dtype=torch.bfloat16) for _ in range(4 * gigabytes)]
+        self.blocks = nn.ModuleList(m.to_empty(device="cpu").requires_grad_(False) for m in maps)
+
+    def forward(self, x: torch.Tensor) -> None:
+        for block in self.blocks:
+            block(x)
+
+
+class TextEncoder:
+    """What ComfyUI hands on as CLIP, as far as it is placed and loaded."""
+
+    def __init__(self, patcher: Any) -> None:
+        self.patcher = patcher
+
+    def clone(self) -> TextEncoder:
+        return TextEncoder(self.patcher.clone())
+
+
+class Workflow:
+    """Both models, loaded and run as nodes do it.
+
+    Args:
+        comfy: ComfyUI; switch dynamic VRAM on before, if it is wanted.
+        encoder: the geometry of the encoder.
+        gigabytes: the size of the diffusion model.
+    """
+
+    def __init__(self, comfy: ComfyUI, encoder: str = "t5xxl", gigabytes: int = 12) -> None:
+        self.comfy = comfy
+        with comfy.dynamic_off():
+            model: Any = build(encoder, comfy.ops.manual_cast)
+            diffusion = Diffusion(comfy.ops.manual_cast, gigabytes)
+        model.__class__ = Encoder
+        self.encoder = self.patcher(model)
+        self.encoder.is_clip = True
+        self.diffusion = self.patcher(diffusion)
+
+    def patcher(self, model: nn.Module) -> Any:
+        made = getattr(self.comfy.model_patcher, "CoreModelPatcher", self.comfy.model_patcher.ModelPatcher)
+        return made(model, self.comfy.sim.device, torch.device("cpu"))
+
+    def place(self, **widgets: Any) -> Any:
+        """Put a policy on both, as one loader node does; nothing is asked for unless given. Returns the placements."""
+        from offload_runtime.adapter import Placements, apply_policy
+        from offload_runtime.policy import Policy, Source, SourceKind
+
+        policy = Policy.from_widgets(Source(SourceKind.NODE, "Placement Policy, node 1"), **widgets)
+        objects = {"clip": TextEncoder(self.encoder), "model": self.diffusion}
+        placed, placements = apply_policy(policy, objects, {}, Placements())
+        self.encoder, self.diffusion = placed["clip"].patcher, placed["model"]
+        return placements
+
+    def encode(self, patcher: Any = None) -> None:
+        """A text encode node: load, run, and bring the result to the host."""
+        patcher = patcher or self.encoder
+        self.comfy.mm.load_models_gpu([patcher])
+        patcher.model(patcher.model.sample(self.comfy.sim.device)).cpu()
+        self.end_node()
+
+    def load(self) -> None:
+        """Load the diffusion model as a sampler does."""
+        self.comfy.mm.load_models_gpu([self.diffusion], 2 * GB, minimum_memory_required=GB)
+
+    def step(self) -> None:
+        """One step of a sampler that has loaded the model."""
+        self.diffusion.model(torch.empty(4096, _MAP[0], dtype=torch.bfloat16, device=self.comfy.sim.device))
+        torch.accelerator.synchronize()
+
+    def sample(self) -> None:
+        """A sampler's node of one step."""
+        self.load()
+        self.step()
+        self.end_node()
+
+    def prompt(self, patcher: Any = None) -> float:
+        """Return the milliseconds from a new prompt to the end of the first step."""
+        with self.comfy.sim.measure() as m:
+            self.encode(patcher)
+            self.load()
+            self.step()
+        return float(m.ms)
+
+    def steady_step(self) -> float:
+        """Return the milliseconds of a later step, and end the sampler's node."""
+        with self.comfy.sim.measure() as m:
+            self.step()
+        self.end_node()
+        return float(m.ms)
+
+    def end_node(self) -> None:
+        """What ComfyUI does after every node."""
+        if getattr(self.encoder, "is_dynamic", bool)():
+            self.comfy.end_node()
+        else:
+            end_node(self.comfy)
