@@ -2,9 +2,10 @@
 
 Seconds from the prompt to the end of the first sampling step, less a later step of the same system, less the same
 with everything resident; on a simulated RTX 4090 (25 GB/s) that is cut to 12, 16 and 24 GB. `limit` is the time
-that the link needs for the bytes that cannot stay on the card: encoder (its token table apart, which can be looked
-up in memory), diffusion model and activations, less the card. Needs ComfyUI in COMFYUI_PATH, with dynamic VRAM for
-those columns; its native layer is the stand-in of `tests/sim/aimdo`. No time here was measured on a card.
+that the link needs for the bytes that cannot stay on the card: encoder, diffusion model and activations, less the
+card; at most the encoder without its token table, which can be looked up in memory. Needs ComfyUI in COMFYUI_PATH,
+with dynamic VRAM for those columns; its native layer is the stand-in of `tests/sim/aimdo`, whose policy was compared
+with the real one. No time here was measured on a card.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ class Cell(NamedTuple):
     """One system on one card: what the last prompt cost in seconds, and the bytes of what it ran."""
 
     seconds: float
-    encoder: int
-    diffusion: int
+    weights: int
+    layers: int
     activations: int
 
 
@@ -61,11 +62,11 @@ def _last_prompt(comfy: ComfyUI, workflow: Workflow, ours: bool) -> Cell:
 
 
 def _sizes(workflow: Workflow, peak: int) -> tuple[int, int, int]:
-    """Return the bytes of the encoder's layers, of the diffusion model, and of what else was in use."""
-    encoder, diffusion = workflow.encoder.model, workflow.diffusion.model
-    whole, table = _bytes(encoder), _bytes(encoder.embed)
+    """Return the bytes of all weights, of the encoder's without its table, and of what else was in use."""
+    encoder = workflow.encoder.model
     loaded = workflow.encoder.loaded_size() + workflow.diffusion.loaded_size()
-    return whole - table, _bytes(diffusion), peak - loaded
+    whole = _bytes(encoder)
+    return whole + _bytes(workflow.diffusion.model), whole - _bytes(encoder.embed), peak - loaded
 
 
 def _bytes(model: torch.nn.Module) -> int:
@@ -81,8 +82,8 @@ def row(encoder: str, gigabytes: int, card: int) -> str:
         if resident is None or core is None or ours is None:
             cells.append(f"{'no dynamic VRAM in this ComfyUI':>38}")
             continue
-        stay_out = resident.encoder + resident.diffusion + resident.activations - card * GB
-        limit = max(0, min(stay_out, resident.encoder)) / LINK
+        stay_out = resident.weights + resident.activations - card * GB
+        limit = max(0, min(stay_out, resident.layers)) / LINK
         cost, theirs = (cell.seconds - resident.seconds for cell in (ours, core))
         share = f"{cost / limit:7.2f}" if limit else f"{'fits':>7}"
         cells.append(f"{theirs:9.3f}{cost:9.3f}{limit:9.3f}{share}")

@@ -58,14 +58,14 @@ class Workflow:
 
     Args:
         comfy: ComfyUI; switch dynamic VRAM on before, if it is wanted.
-        encoder: the geometry of the encoder.
+        encoder: the name of its geometry, or the model itself.
         gigabytes: the size of the diffusion model.
     """
 
-    def __init__(self, comfy: ComfyUI, encoder: str = "t5xxl", gigabytes: int = 12) -> None:
+    def __init__(self, comfy: ComfyUI, encoder: str | nn.Module = "t5xxl", gigabytes: int = 12) -> None:
         self.comfy = comfy
         with comfy.dynamic_off():
-            model: Any = build(encoder, comfy.ops.manual_cast)
+            model: Any = build(encoder, comfy.ops.manual_cast) if isinstance(encoder, str) else encoder
             diffusion = Diffusion(comfy.ops.manual_cast, gigabytes)
         model.__class__ = Encoder
         self.encoder = self.patcher(model)
@@ -87,12 +87,13 @@ class Workflow:
         self.encoder, self.diffusion = placed["clip"].patcher, placed["model"]
         return placements
 
-    def encode(self, patcher: Any = None) -> None:
+    def encode(self, patcher: Any = None) -> torch.Tensor:
         """A text encode node: load, run, and bring the result to the host."""
         patcher = patcher or self.encoder
         self.comfy.mm.load_models_gpu([patcher])
-        patcher.model(patcher.model.sample(self.comfy.sim.device)).cpu()
+        result: torch.Tensor = patcher.model(patcher.model.sample(self.comfy.sim.device)).cpu()
         self.end_node()
+        return result
 
     def load(self) -> None:
         """Load the diffusion model as a sampler does."""

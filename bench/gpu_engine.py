@@ -1,0 +1,184 @@
+"""The engine's claims on a device: the same numbers, the link's limit, little memory, overlap from any memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from offload_runtime.engine import Lane, Layer, Ledger, MemoryTier, PackedWeights, Stack, Streamer
+from tests.sim.crosscheck.standins import Geometry, StandIn
+
+
+class Check(NamedTuple):
+    """A claim, what was found, and whether it holds."""
+
+    claim: str
+    found: str
+    holds: bool
+
+
+Clock = Callable[[Callable[[], object]], float]
+"""Runs something to its end on the device, and returns the milliseconds that took."""
+
+T5_LIKE = Geometry(4096, 64, 10240, 6, 4096, gated=True, bias=False)
+"""Six blocks with the dimensions of T5-XXL, 2.3 GB, and enough tokens that computing takes about as long as copying."""
+
+
+@dataclass
+class Setup:
+    """What is measured, where, and by which clock.
+
+    Attributes:
+        device: the accelerator.
+        geometry: the stack.
+        clock: how time is taken.
+        peak: returns the most bytes that were allocated on the device since it was last asked.
+    """
+
+    device: torch.device
+    geometry: Geometry
+    clock: Clock
+    peak: Callable[[], int]
+
+
+class Runs(NamedTuple):
+    """Times of one model in milliseconds, its sizes in bytes, and whether all ways gave the same numbers."""
+
+    resident: float
+    pinned: float
+    pageable: float
+    copy_pinned: float
+    copy_pageable: float
+    equal: bool
+    layer: int
+    slots: int
+    more_than_resident: int
+
+
+def engine_checks(setup: Setup) -> list[Check]:
+    """Run the stack resident and streamed, and compare."""
+    runs = _measure(setup)
+    limit = max(runs.copy_pinned, runs.resident)
+    sum_of_both = runs.copy_pageable + runs.resident
+    hidden = (sum_of_both - runs.pageable) / min(runs.copy_pageable, runs.resident)
+    return [
+        Check("streamed and resident give the same bits", f"equal: {runs.equal}", runs.equal),
+        Check(
+            "streaming from pinned memory takes no more than 1.15 x the slower of link and computing",
+            f"{runs.pinned:.1f} ms; link {runs.copy_pinned:.1f} ms, computing {runs.resident:.1f} ms",
+            runs.pinned <= 1.15 * limit,
+        ),
+        Check(
+            "two layers are on the device, not the model",
+            f"{runs.slots / 1e6:.0f} MB of slots for layers of {runs.layer / 1e6:.0f} MB",
+            runs.slots <= 2.05 * runs.layer,
+        ),
+        Check(
+            "what is allocated stays within that",
+            f"{runs.more_than_resident / 1e6:.0f} MB beside activations",
+            runs.more_than_resident <= 1.1 * runs.slots,
+        ),
+        Check(
+            "copying from pageable memory overlaps computing too",
+            f"{runs.pageable:.1f} ms; copying {runs.copy_pageable:.1f} ms, computing {runs.resident:.1f} ms: "
+            f"{hidden:.0%} hidden",
+            hidden >= 0.5,
+        ),
+    ]
+
+
+def _measure(setup: Setup) -> Runs:
+    model = randomize(StandIn(setup.geometry))
+    layers = [Layer(f"blocks.{i}", block) for i, block in enumerate(model.blocks)]
+    bytes_ = sum(layer.bytes for layer in layers)
+    rest = [m for m in (model.norm, model.head) if m is not None]
+    given = torch.randn(1, setup.geometry.tokens, setup.geometry.hidden).to(setup.geometry.dtype)
+    with torch.inference_mode():
+        for module in rest:
+            module.to(setup.device)
+        given = given.to(setup.device)
+        outputs, times, slots, peaks = [], {}, 0, {}
+        for way in ("pinned", "pageable"):
+            with _streamed(layers, setup.device, pinned=way == "pinned") as (streamer, ledger):
+                times[way], out, peaks[way] = _second_run(
+                    setup, lambda s=streamer: (s.install(), model(given))[1]
+                )
+                outputs.append(out)
+                slots = max(slots, ledger.slot_peak)
+        masters = [p.detach() for layer in layers for p in layer.module.parameters()]
+        copies = {
+            "pageable": _copy(setup, masters),
+            "pinned": _copy(setup, [torch.empty(_largest(layers), dtype=torch.uint8).pin_memory()])
+            * bytes_
+            / _largest(layers),
+        }
+        model.to(setup.device)
+        times["resident"], out, peaks["resident"] = _second_run(setup, lambda: model(given))
+        outputs.append(out)
+    return Runs(
+        resident=times["resident"],
+        pinned=times["pinned"],
+        pageable=times["pageable"],
+        copy_pinned=copies["pinned"],
+        copy_pageable=copies["pageable"],
+        equal=all(torch.equal(o, outputs[0]) for o in outputs),
+        layer=_largest(layers),
+        slots=slots,
+        more_than_resident=peaks["pinned"] - (peaks["resident"] - bytes_),
+    )
+
+
+@contextmanager
+def _streamed(
+    layers: list[Layer], device: torch.device, *, pinned: bool
+) -> Iterator[tuple[Streamer, Ledger]]:
+    def pin(size: int) -> torch.Tensor | None:
+        return torch.empty(size, dtype=torch.uint8).pin_memory() if pinned else None
+
+    ledger = Ledger()
+    tier = MemoryTier(device, PackedWeights(pin), pinned=pinned)
+    streamer = Streamer([Stack("blocks", tuple(layers))], Lane(device), tier, ledger)
+    streamer.pack()
+    streamer.allocate()
+    try:
+        yield streamer, ledger
+    finally:
+        streamer.uninstall()
+        streamer.free()
+
+
+def _second_run(setup: Setup, run: Callable[[], torch.Tensor]) -> tuple[float, torch.Tensor, int]:
+    """Return the milliseconds of the second run, its output on the host, and the peak of device memory."""
+    outputs = [run().cpu()]
+    setup.peak()
+    took = setup.clock(lambda: outputs.append(run()))
+    return took, outputs[-1].cpu(), setup.peak()
+
+
+def _copy(setup: Setup, tensors: list[torch.Tensor]) -> float:
+    """Return the milliseconds of copying tensors to the device, the best of three times."""
+
+    def copy() -> None:
+        for tensor in tensors:
+            tensor.to(setup.device, non_blocking=True)
+
+    return min(setup.clock(copy) for _ in range(3))
+
+
+def _largest(layers: list[Layer]) -> int:
+    return max(layer.bytes for layer in layers)
+
+
+def randomize(model: StandIn) -> StandIn:
+    """Give a stack seeded weights, cut out of one run of random numbers; small, so that it stays finite."""
+    model = model.to(model.geometry.dtype).eval().requires_grad_(False)
+    largest = max(p.numel() for p in model.parameters())
+    noise = torch.randn(largest + 4096, generator=torch.Generator().manual_seed(7)).to(model.geometry.dtype)
+    for number, parameter in enumerate(model.parameters()):
+        start = number * 37 % 4096
+        parameter.copy_(noise[start : start + parameter.numel()].view(parameter.shape) * 0.02)
+    return model
