@@ -3,7 +3,7 @@
 The patcher stays ComfyUI's, class and methods: an attachment, an injection and callbacks under one key, no override.
 Weights are ComfyUI's to move; its line (`dynamic_order`) and its bar (`dynamic_pages`) are set when it loads a
 model, and token tables are looked up on the host. There is no look-ahead of ours: on the simulated card ComfyUI
-streams an encoder within 1 % of the link's limit, and copying block by block gains nothing (bench/prompt_change.py).
+keeps the link busy all the time, and casting block by block ahead of use gains nothing (`bench/look_ahead.py`).
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Paged:
         how = [
             f"all {format_bytes(whole)} {where}"
             if complete
-            else f"{format_bytes(there)} of {format_bytes(whole)} {where}, and the rest is copied when it runs",
+            else f"{format_bytes(there)} of {format_bytes(whole)} {where}, and ComfyUI copies the rest when it runs",
             self._rule(place.loops, place.lacking),
         ]
         if self._wish.budget is not None and "set_watermark" not in place.lacking:

@@ -126,14 +126,21 @@ class Place:
         """Count passes from here on: a use that turns out to loop moves to the front for the rest of it."""
         self.stop_watching()
         self._trace.begin_use(())
-        self._hooks = [module.register_forward_pre_hook(self._begins_a_pass) for module in self._firsts]
+        reference = weakref.ref(self)  # the hooks live on modules that this place refers to
+
+        def hook(module: nn.Module, args: Any) -> None:
+            place = reference()
+            if place is not None:
+                place._begins_a_pass(module)
+
+        self._hooks = [module.register_forward_pre_hook(hook) for module in self._firsts]
 
     def stop_watching(self) -> None:
         """Take the hooks off."""
         while self._hooks:
             self._hooks.pop().remove()
 
-    def _begins_a_pass(self, module: nn.Module, args: Any) -> None:
+    def _begins_a_pass(self, module: nn.Module) -> None:
         self._trace.record(self._layers[id(module)])
         if self.is_last and self.loops and self.in_force:
             self.move(front=True)

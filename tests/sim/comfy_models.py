@@ -151,11 +151,12 @@ def sd3(comfy: ComfyUI, **options: Any) -> Any:
     from comfy.ldm.modules.diffusionmodules.mmdit import OpenAISignatureMMDITWrapper
 
     context = {"target": "torch.nn.Linear", "params": {"in_features": 4096, "out_features": 128}}
-    model = OpenAISignatureMMDITWrapper(
-        input_size=None, in_channels=16, depth=2, adm_in_channels=64, context_embedder_config=context,
-        num_patches=1024, pos_embed_max_size=32, operations=comfy.ops.disable_weight_init,
-        dtype=torch.float32, device=CPU,
-    )  # fmt: skip
+    with comfy.dynamic_off():
+        model = OpenAISignatureMMDITWrapper(
+            input_size=None, in_channels=16, depth=2, adm_in_channels=64, context_embedder_config=context,
+            num_patches=1024, pos_embed_max_size=32, operations=comfy.ops.disable_weight_init,
+            dtype=torch.float32, device=CPU,
+        )  # fmt: skip
     state = seeded(model.state_dict().items())
     return comfy.sd.load_diffusion_model_state_dict(state, model_options={"dtype": torch.float32, **options})
 
