@@ -367,3 +367,15 @@ def test_a_plan_finds_its_decisions_by_name() -> None:
     assert (len(plan), [d.component for d in plan]) == (2, ["text_encoder", "vae"])
     with pytest.raises(KeyError):
         plan["transformer"]
+
+
+def test_what_somebody_allowed_is_told_apart_from_what_the_plan_counts() -> None:
+    """Who takes memory in pages holds to it, and needs what is left of a total for rounding."""
+    by_name = one(asks("layerwise", vram_budget="20GB"), machine(24))
+    assert (by_name.budget_asked, by_name.budget_bytes) == (gb(20), gb(9.5))
+    total = Policy.from_widgets(NODE, vram_budget="12GB")
+    plan = resolve(total, machine(24), (T5, CLIP_L))
+    assert sum(decision.budget_asked or 0 for decision in plan) <= gb(12)
+    assert all((decision.budget_asked or 0) > decision.planned_bytes for decision in plan)
+    assert one(asks("layerwise"), machine(24)).budget_asked is None
+    assert one(Policy(), machine(24)).budget_asked is None
