@@ -22,6 +22,7 @@ from torch import nn
 from ..engine import Streamer, parameter_bytes
 from .embedding import HostEmbeddings
 from .pinning import packed_weights
+from .pressure import Pressure
 
 KEY = "layerwise_offload"
 
@@ -129,6 +130,7 @@ class _Account:
         self._tables = patcher.attachments[KEY].tables
         self._without_tables = self._whole - sum(parameter_bytes(table) for table in self._tables)
         self._limit = 0.0  # what the resident weights were chosen for
+        self._pressure = Pressure()
         self._inside = 0
 
     def model_size(self) -> int:
@@ -142,7 +144,7 @@ class _Account:
             return self._whole
         size = self._whole
         if not (self._fits or self._streamer.slot_bytes):
-            size = min(size, min(self._resident, self._without_tables) + self._slots_to_plan())
+            size = min(size, min(self._worth_it(), self._without_tables) + self._slots_to_plan())
         return max(size, self.loaded_size())
 
     def loaded_size(self) -> int:
@@ -155,8 +157,24 @@ class _Account:
         """Place the resident weights, within what ComfyUI allows now, and take the slots."""
         patcher: Any = self._patcher()
         self._streamer.free()
+        self._pressure.loads(patcher.model)
+        if self._is_placed() and self._pressure.holds(patcher.model) and not force_patch_weights:
+            patcher.patch_model(load_weights=False)  # what is there now is what can stay
+            change = 0
+        else:
+            change = self._place(device, extra_memory, force_patch_weights)
+        self._streamer.adjust()
+        self._pin(patcher)
+        # The slots now, before a VAE divides what is free by the size of one image. If another program was
+        # faster, the first layer that runs asks again.
+        with contextlib.suppress(torch.OutOfMemoryError):
+            self._streamer.allocate()
+        return change
+
+    def _place(self, device: torch.device, extra_memory: float, force_patch_weights: bool) -> int:
+        patcher: Any = self._patcher()
         self._limit = self._choose_limit(patcher.model.model_loaded_weight_memory + extra_memory)
-        if _placed.get(patcher.model) != self._placement():
+        if not self._is_placed():
             # Core takes weights back from a model that it calls low on memory only, and would take what is left
             # of them for its own: a LoRA would be lost, and some weights would be on the device uncounted.
             patcher.model.model_lowvram = True
@@ -164,12 +182,6 @@ class _Account:
         missing = self._limit - patcher.model.model_loaded_weight_memory
         change = self._true_sized(self._base.partially_load, device, missing, force_patch_weights)
         _placed[patcher.model] = self._placement()
-        self._streamer.adjust()
-        self._pin(patcher)
-        # The slots now, before a VAE divides what is free by the size of one image. If another program was
-        # faster, the first layer that runs asks again.
-        with contextlib.suppress(torch.OutOfMemoryError):
-            self._streamer.allocate()
         return change
 
     def partially_unload(
@@ -182,6 +194,7 @@ class _Account:
             freed += self._true_sized(self._base.partially_unload, device, missing, *args, **kwargs)
             patcher: Any = self._patcher()
             _placed[patcher.model] = self._placement()
+            self._pressure.evicted(patcher.model.model_loaded_weight_memory)
             self._streamer.adjust()
         return freed
 
@@ -207,6 +220,20 @@ class _Account:
         step = self._whole / 32  # a few bytes more or less free than last time shall not move weights
         allowed = min(self._resident, (room - self._slots_to_plan()) // step * step)
         return self._whole if allowed >= self._without_tables else max(0.0, allowed)
+
+    def _worth_it(self) -> int:
+        """Return how many bytes of the resident weights that are allowed are not taken again before the next use."""
+        patcher: Any = self._patcher()
+        return (
+            min(self._resident, self._pressure.left)
+            if self._pressure.holds(patcher.model)
+            else self._resident
+        )
+
+    def _is_placed(self) -> bool:
+        """Tell whether the weights on the device are those that were last placed for this patcher."""
+        patcher: Any = self._patcher()
+        return _placed.get(patcher.model) == self._placement()
 
     def _placement(self) -> tuple[object, ...]:
         """Return what decides which weights are on the device now.

@@ -97,3 +97,27 @@ def test_with_dynamic_vram_the_encoder_gives_way(comfy: ComfyUI, card: int, gain
     else:
         assert took["core"] - took["resident"] >= gain * (took["ours"] - took["resident"])
     assert lost < 0.4 * GB, "what its activations and what streams through take, and no weight's room"
+
+
+@pytest.mark.card(profile="rtx4090", shapes=True, cap=16 * GB)
+def test_what_the_diffusion_model_leaves_no_room_for_does_not_come_and_go(comfy: ComfyUI) -> None:
+    """A resident weight that is evicted after every use costs its way back to the host, and saves nothing."""
+    workflow = Workflow(comfy)
+    workflow.place()
+    for _ in range(2):
+        workflow.prompt()
+        workflow.steady_step()
+    kept = workflow.encoder.loaded_size()
+    assert kept > GB
+    with comfy.sim.measure() as m:
+        workflow.prompt()
+        back = m.to_host
+    assert back < 5_000_000, "no weight goes back"
+    assert workflow.encoder.loaded_size() == kept
+    comfy.mm.free_memory(
+        1 << 50,
+        comfy.sim.device,
+        keep_loaded=[m for m in comfy.mm.current_loaded_models if m.model is workflow.encoder],
+    )
+    workflow.encode()
+    assert workflow.encoder.loaded_size() > kept + GB // 2, "alone it takes all that it was allowed"
