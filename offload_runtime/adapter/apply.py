@@ -13,7 +13,7 @@ from ..policy import ComponentFacts, Policy, resolve
 from . import hardware
 from .backends import trace_of
 from .choose import choose_backend
-from .dynamic import take_off
+from .dynamic import is_dynamic, take_off
 from .handles import Handle, open_handle
 from .placed import Placed, Placements
 from .structure import find_stacks
@@ -75,5 +75,6 @@ def _component_facts(handle: Handle, stacks: tuple[Stack, ...]) -> ComponentFact
         slot_bytes=slot_bytes_for(stacks),
         on_cpu=mm.is_device_cpu(handle.patcher.load_device),
         passes=trace_of(model).passes,
+        paged=is_dynamic(handle.patcher),
         movable=handle.slot != "vae" or not handle.value.disable_offload,
     )

@@ -63,6 +63,7 @@ class ComponentFacts:
         passes: how often its layers ran per use, as the last trace showed; None before the first use.
         activation_bytes: device memory that it computes in, beside its weights; 0 for "not known".
         movable: whether ComfyUI allows it to be offloaded at all.
+        paged: whether ComfyUI pages its weights in by itself, from host memory of its own (dynamic VRAM).
         spread: over how many devices its weights are split.
         opts_in: modes in which its model family asks to be streamed although it is a diffusion model.
         keep_resident_above: device memory from which its model family never wants it streamed, or None.
@@ -78,6 +79,7 @@ class ComponentFacts:
     passes: int | None = None
     activation_bytes: int = 0
     movable: bool = True
+    paged: bool = False
     spread: int = 1
     opts_in: frozenset[Mode] = frozenset()
     keep_resident_above: int | None = None

@@ -51,6 +51,15 @@ def device_limits(device: Argument | None, machine: MachineFacts) -> list[str]:
     return [f"{asked} is not there: this machine has {have} and computes on {machine.device}"]
 
 
+def host_limits(host: Argument | None, component: ComponentFacts) -> list[str]:
+    """Say why the weights of a component do not wait where they were asked to."""
+    if host is None or not component.paged:
+        return []
+    return [
+        f"{host.value} from {host.asked_by} has no effect: ComfyUI's dynamic VRAM keeps the weights on the host"
+    ]
+
+
 def workflow_notes(explicit: ExplicitArguments, machine: MachineFacts) -> tuple[str, ...]:
     """Say what is in the way of the settings that hold for the workflow as a whole."""
     won = explicit.winner(Setting.TOTAL_BUDGET)

@@ -14,7 +14,7 @@ from .components import HostTier, Mode, Placement
 from .decision import Decision, Plan
 from .facts import ComponentFacts, MachineFacts
 from .host import Tier, host_tiers, streams_on_cpu
-from .limits import budget_limits, device_limits, refusal, shortfall, workflow_notes
+from .limits import budget_limits, device_limits, host_limits, refusal, shortfall, workflow_notes
 from .policy import Policy
 from .quantities import Budget
 from .rules import decide
@@ -101,7 +101,7 @@ class _Case(NamedTuple):
         name, machine = component.name, self.now.machine
         placed, share, tier = self.placed[name], self.shares[name], self.tiers.get(name)
         found = {setting: self.explicit.candidates(setting, name) for setting in _SETTINGS}
-        asked, budget, _, device = (next(iter(candidates), None) for candidates in found.values())
+        asked, budget, host, device = (next(iter(candidates), None) for candidates in found.values())
         streams = placed.placement is Placement.LAYERWISE and not streams_on_cpu(component, machine)
         waits = machine.flag("--disable-async-offload") if streams else None
         short = shortfall(placed.placement, share.planned, share.wanted, self.now)
@@ -119,6 +119,7 @@ class _Case(NamedTuple):
             ),
             *([f"{waits} allows no look-ahead, so every layer is waited for"] if waits and asked else []),
             *([tier.reason] if tier is not None and tier.reason else []),
+            *host_limits(host, component),
             *device_limits(device, machine),
         )
         return Decision(
@@ -205,7 +206,7 @@ def _host_tiers(
     placements: Mapping[str, Placement],
     machine: MachineFacts,
 ) -> dict[str, Tier]:
-    streamed = [c for c in components if placements[c.name] is Placement.LAYERWISE]
+    streamed = [c for c in components if placements[c.name] is Placement.LAYERWISE and not c.paged]
     wishes: dict[str, HostTier | None] = {
         c.name: explicit.value(HostTier, Setting.HOST, c.name) for c in streamed
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from facts import CLIP_L, FLUX, GB, T5, VAE, component, cpu_machine, gb, machine
 
@@ -265,6 +267,15 @@ def test_a_budget_of_its_own_keeps_layers_resident(budget: str, planned: int, li
     decision = one(asks("layerwise", vram_budget=budget), machine(24))
     assert decision.planned_bytes == decision.budget_bytes == planned
     assert bool(decision.limits) == limited
+
+
+def test_where_comfyui_pages_weights_in_the_host_is_its_own_and_the_report_says_so() -> None:
+    paged = replace(T5, paged=True)
+    assert one(asks("layerwise"), machine(24), paged).host_tier is None
+    decision = one(asks("layerwise", host="pinned"), machine(24), paged)
+    assert decision.host_tier is None
+    assert "pinned from" in decision.limits[0]
+    assert "dynamic VRAM keeps the weights" in decision.why
 
 
 def test_a_budget_below_two_layers_is_honoured() -> None:
