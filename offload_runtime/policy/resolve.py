@@ -119,7 +119,7 @@ class _Case(NamedTuple):
             ),
             *([f"{waits} allows no look-ahead, so every layer is waited for"] if waits and asked else []),
             *([tier.reason] if tier is not None and tier.reason else []),
-            *host_limits(host, component),
+            *(host_limits(host, component) if placed.placement is Placement.LAYERWISE else []),
             *device_limits(device, machine),
         )
         return Decision(

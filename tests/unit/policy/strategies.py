@@ -90,6 +90,7 @@ def _component(draw: st.DrawFn, name: str) -> ComponentFacts:
         passes=draw(st.sampled_from([None, 1, 1, 20])),
         activation_bytes=draw(st.sampled_from([0, 0, 2000 * MB])),
         movable=draw(st.sampled_from([True, True, False])),
+        paged=draw(st.booleans()),
         spread=draw(st.sampled_from([1, 1, 2])),
         opts_in=frozenset(draw(st.sets(st.sampled_from(Mode)))),
         keep_resident_above=draw(st.sampled_from([None, None, 16_000 * MB])),

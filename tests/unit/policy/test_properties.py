@@ -89,10 +89,12 @@ def test_every_decision_has_a_reason_and_names_who_asked(
         assert decision.reason in decision.why
         assert (decision.asked is None) == (decision.source is None)
         assert decision.asked is None or f"was set by {decision.source}" in decision.reason
-        assert (decision.host_tier is not None) == (decision.placement is Placement.LAYERWISE)
+        of = next(c for c in workflow if c.name == decision.component)
+        streams = decision.placement is Placement.LAYERWISE and not of.paged
+        assert (decision.host_tier is not None) == streams
         assert decision.host_tier is not HostTier.AUTO
         if decision.placement is Placement.LAYERWISE:
-            assert next(c for c in workflow if c.name == decision.component).layers
+            assert of.layers
 
 
 @given(s.policies(s.sources(*HIGH)), s.policies(s.sources(*LOW)), s.machines(), s.workflows())
