@@ -212,6 +212,44 @@ class ComfyPage:
         self.page.mouse.click(*self.title_of(node_id))
         self.frames()
 
+    def select_all(self, *node_ids: str) -> None:
+        """Select these nodes, or all there are."""
+        self.page.evaluate(
+            """ids => {
+                const nodes = app.canvas.graph.nodes;
+                app.canvas.deselectAll();
+                app.canvas.selectItems(ids.length ? nodes.filter(n => ids.includes(String(n.id))) : nodes);
+            }""",
+            list(node_ids),
+        )
+
+    def to_subgraph(self, *node_ids: str) -> str:
+        """Convert these nodes to a subgraph; returns the id of the node that stands for it."""
+        self.select_all(*node_ids)
+        self.command("Comfy.Graph.ConvertToSubgraph")
+        self.frames()
+        return self.page.evaluate("String([...app.canvas.selectedItems].find(n => n.isSubgraphNode?.()).id)")
+
+    def promote(self, subgraph: str, kind: str, widget: str, name: str) -> None:
+        """Show a widget of the node of this type inside of a subgraph on its outside, under a name."""
+        self.page.evaluate(
+            """([id, kind, widget, name]) => {
+                const { subgraph } = app.canvas.graph.getNodeById(id);
+                const node = subgraph.nodes.find(n => n.type === kind);
+                const input = node.inputs.find(i => i.widget?.name === widget);
+                subgraph.addInput(name, input.type).connect(input, node);
+            }""",
+            [subgraph, kind, widget, name],
+        )
+
+    def set_widget(self, node_id: str, name: str, value: Any) -> None:
+        self.page.evaluate(
+            """([id, name, value]) => {
+                app.canvas.graph.getNodeById(id).widgets.find(w => w.name === name).value = value;
+            }""",
+            [node_id, name, value],
+        )
+
     def center_on(self, node_id: str) -> None:
         """Bring a node into the middle at 100 %."""
         self.page.evaluate(

@@ -40,6 +40,16 @@ def server() -> Iterator[ComfyServer]:
 
 
 @pytest.fixture(scope="session")
+def server_without_pack() -> Iterator[ComfyServer]:
+    """What a person has who is sent a workflow, and has not installed the pack."""
+    tree = comfyui_tree.require()
+    with ComfyServer(
+        Path(sys.executable), tree, demo_models(), frontend=frontend.require(), with_pack=False
+    ) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
 def client(server: ComfyServer) -> ComfyClient:
     return ComfyClient(server.url)
 
@@ -73,6 +83,18 @@ def tab(request: pytest.FixtureRequest, browser: Browser, server: ComfyServer) -
     comfy.open()
     assert comfy.errors == []
     yield comfy
+    context.close()
+
+
+@pytest.fixture
+def elsewhere(tab: ComfyPage, browser: Browser, server_without_pack: ComfyServer) -> Iterator[ComfyPage]:
+    """A tab of the same renderer on a server without the pack."""
+    context = browser.new_context(viewport=VIEWPORT)
+    other = ComfyPage(context.new_page(), server_without_pack.url, tab.renderer)
+    other.open()
+    other.reset()
+    yield other
+    other.screenshot("elsewhere")
     context.close()
 
 
