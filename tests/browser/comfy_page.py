@@ -39,13 +39,17 @@ class ComfyPage:
         page.on("console", self._on_console)
         page.on("request", self._on_request)
 
-    def open(self) -> None:
-        """Go to the server's page, in this tab's renderer, and wait for the empty canvas."""
-        settings = {"Comfy.VueNodes.Enabled": RENDERERS[self.renderer], "Comfy.TutorialCompleted": True}
+    def open(self, **more_settings: Any) -> None:
+        """Go to the server's page, in this tab's renderer, and wait for ComfyUI's own first workflow."""
+        settings = {
+            "Comfy.VueNodes.Enabled": RENDERERS[self.renderer],
+            "Comfy.TutorialCompleted": True,
+            **more_settings,
+        }
         for name, value in settings.items():
             self.page.request.post(f"{self.url}/settings/{name}", data=json.dumps(value))
         self.page.goto(self.url)
-        # The last thing that happens is that the first workflow, ComfyUI's own, is opened.
+        # Its opening is the last thing that happens.
         self.page.wait_for_function("window.app?.extensionManager?.workflow?.activeWorkflow?.activeState")
 
     def reset(self) -> None:
@@ -104,6 +108,10 @@ class ComfyPage:
     def prompt(self) -> Prompt:
         """What Run would queue, and Export (API) write."""
         return self.page.evaluate("async () => (await app.graphToPrompt()).output")
+
+    def prompt_without_titles(self) -> dict[str, Any]:
+        """The same without the nodes' titles, which are in the person's language."""
+        return {node_id: {**node, "_meta": None} for node_id, node in self.prompt().items()}
 
     def workflow(self) -> dict[str, Any]:
         """What Save would write."""

@@ -142,3 +142,17 @@ def decoding(comfy: ComfyPage) -> dict[str, str]:
             "LayerwiseOffload_Loader.placements -> LayerwiseOffload_PlacementReport.placements",
         ],
     )
+
+
+@pytest.fixture
+def chinese(tab: ComfyPage, browser: Browser, client: ComfyClient) -> Iterator[ComfyPage]:
+    """A tab of the same renderer whose language is Chinese."""
+    context = browser.new_context(viewport=VIEWPORT)
+    other = ComfyPage(context.new_page(), tab.url, tab.renderer)
+    other.open(**{"Comfy.Locale": "zh"})
+    other.reset()
+    yield other
+    other.screenshot("chinese")
+    other.set("Comfy.Locale", "en")
+    assert other.errors == []
+    context.close()

@@ -1,0 +1,30 @@
+"""The nodes in Chinese: labels and tooltips change, what is saved and queued does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from comfy_page import ComfyPage
+from playwright.sync_api import expect
+
+POLICY = "LayerwiseOffload_PlacementPolicy"
+
+
+def test_a_node_speaks_chinese_and_is_queued_as_ever(
+    comfy: ComfyPage, chinese: ComfyPage, example: dict[str, Any]
+) -> None:
+    comfy.load(example)
+    chinese.load(example)
+    assert chinese.prompt_without_titles() == comfy.prompt_without_titles()
+    shown = chinese.page.evaluate(
+        """id => {
+            const node = app.canvas.graph.getNodeById(id);
+            return { title: node.title, labels: node.widgets.map(w => w.label) };
+        }""",
+        chinese.node_id(POLICY),
+    )
+    assert shown["title"] == "放置策略"
+    assert shown["labels"][:3] == ["模式", "文本编码器", "图像编码器"]
+    chinese.center_on(chinese.node_id(POLICY))
+    if chinese.renderer == "nodes2":
+        expect(chinese.page.get_by_text("显存预算").first).to_be_visible()
