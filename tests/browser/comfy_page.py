@@ -44,6 +44,7 @@ class ComfyPage:
         settings = {
             "Comfy.VueNodes.Enabled": RENDERERS[self.renderer],
             "Comfy.TutorialCompleted": True,
+            "Comfy.RightSidePanel.IsOpen": False,
             **more_settings,
         }
         for name, value in settings.items():

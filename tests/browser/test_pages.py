@@ -33,7 +33,7 @@ def test_a_shipped_workflow_opens_whole(comfy: ComfyPage, shipped: dict[str, Any
     comfy.fit()
     assert comfy.missing_types() == []
     assert len(comfy.workflow()["nodes"]) == len(shipped["nodes"])
-    expect(comfy.page.get_by_text(re.compile(r"Missing (node|model)", re.IGNORECASE))).to_have_count(0)
+    expect(comfy.page.get_by_text(re.compile(r"Missing (node|model)|errors? found"))).to_have_count(0)
     assert comfy.requests_outside == []
 
 
