@@ -28,3 +28,11 @@ def test_a_node_speaks_chinese_and_is_queued_as_ever(
     chinese.center_on(chinese.node_id(POLICY))
     if chinese.renderer == "nodes2":
         expect(chinese.page.get_by_text("显存预算").first).to_be_visible()
+
+
+def test_the_help_page_of_a_node_is_chinese_too(chinese: ComfyPage) -> None:
+    chinese.select(chinese.add(POLICY))
+    chinese.page.get_by_test_id("info-button").click()
+    panel = chinese.page.get_by_test_id("properties-panel")
+    expect(panel.get_by_role("heading", name="示例", exact=True)).to_be_visible()
+    expect(panel.get_by_role("row", name="resident")).to_contain_text("整个常驻设备")

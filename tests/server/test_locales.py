@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scripts.comfy_client import ComfyClient
 from scripts.locales import ENGLISH, LOCALES, node_texts
+from scripts.places import ROOT
 from scripts.workflow import PACK_PREFIX
 
 LANGUAGES = sorted(folder.name for folder in LOCALES.iterdir())
+HELP = sorted((ROOT / "web" / "docs").glob("*.md"))
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
 # A name that people who work in Chinese use as it is.
 SAME_IN_CHINESE = {"CLIP", "VAE"}
@@ -84,6 +87,17 @@ def test_every_category_and_socket_type_of_ours_has_a_name(object_info: dict[str
     main = read("en", "main.json")
     assert {kind for kind in used if kind.startswith("PLACEMENT")} == set(main["dataTypes"])
     assert {info["category"].rpartition("/")[2] for info in ours} == set(main["nodeCategories"])
+
+
+@pytest.mark.parametrize("page", HELP, ids=lambda page: page.stem)
+def test_a_help_page_is_there_in_chinese_with_the_same_tables_and_example(page: Path) -> None:
+    english = page.read_text(encoding="utf-8")
+    chinese = (page.with_suffix("") / "zh.md").read_text(encoding="utf-8")
+    assert CHINESE.search(chinese)
+    assert "\n## 示例\n" in chinese
+    for sign in ("# ", "| ", "- ", "```"):
+        count = [sum(line.startswith(sign) for line in text.splitlines()) for text in (english, chinese)]
+        assert count[0] == count[1], f"lines that begin with {sign!r}"
 
 
 def test_comfyui_serves_the_texts(client: ComfyClient) -> None:
