@@ -21,7 +21,7 @@ ACTIVE = 0
 
 def unfolded(workflow: Workflow) -> Workflow:
     """The workflow without subgraphs. Nodes outside of them keep their ids; one without any is returned as it is."""
-    kept = (workflow.get("definitions") or {}).get("subgraphs") or []
+    kept = workflow.get("definitions", {}).get("subgraphs", [])
     definitions = {definition["id"]: definition for definition in kept}
     if not any(node["type"] in definitions for node in workflow["nodes"]):
         return workflow
@@ -113,9 +113,7 @@ def _promoted(node: Node, definition: Workflow) -> list[tuple[str, str]]:
         for entry in inner.get("inputs") or []
         if entry.get("widget")
     }
-    return [
-        (SELF, entry["name"]) for entry in definition["inputs"] if widget_links & set(entry["linkIds"] or [])
-    ]
+    return [(SELF, entry["name"]) for entry in definition["inputs"] if widget_links & set(entry["linkIds"])]
 
 
 def _ends(link: Any) -> tuple[Any, Any, int, Any, int]:

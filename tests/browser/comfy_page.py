@@ -64,7 +64,7 @@ class ComfyPage:
                 for (const other of [...workflow.openWorkflows]) {
                     if (other !== workflow.activeWorkflow) await workflow.closeWorkflow(other);
                 }
-                toast.removeAll();
+                (toast.removeAll ?? toast.dismissAll)();  // newer frontends have the latter
                 app.canvas.ds.reset();
                 app.canvas.setDirty(true, true);
             }"""
@@ -108,7 +108,7 @@ class ComfyPage:
 
     def prompt(self) -> Prompt:
         """What Run would queue, and Export (API) write."""
-        return self.page.evaluate("async () => (await app.graphToPrompt()).output")
+        return self._exported("output")
 
     def prompt_without_titles(self) -> dict[str, Any]:
         """The same without the nodes' titles, which are in the person's language."""
@@ -116,7 +116,7 @@ class ComfyPage:
 
     def workflow(self) -> dict[str, Any]:
         """What Save would write."""
-        return self.page.evaluate("async () => (await app.graphToPrompt()).workflow")
+        return self._exported("workflow")
 
     def run(self) -> dict[str, Any]:
         """Press Run and wait for the end; returns the outputs by node id, as the history keeps them.
@@ -140,11 +140,12 @@ class ComfyPage:
             }"""
         )
         assert kind == "execution_success", f"{kind}: {detail}"
-        # The history has the run a moment after the last message about it.
-        while not (answer := self.page.request.get(f"{self.url}/history/{detail['prompt_id']}").json()):
+        prompt_id = detail["prompt_id"]
+        # The server tells the end before it writes the history.
+        while prompt_id not in (history := self.page.request.get(f"{self.url}/history/{prompt_id}").json()):
             self.frames()
         self.frames()
-        return answer[detail["prompt_id"]]["outputs"]
+        return history[prompt_id]["outputs"]
 
     def add(self, kind: str) -> str:
         """Put a new node of this type into the middle, at 100 %; returns its id."""
@@ -313,6 +314,11 @@ class ComfyPage:
         file = SCREENSHOTS / f"{self.renderer}-{name}.png"
         self.page.screenshot(path=file)
         return file
+
+    def _exported(self, part: str) -> dict[str, Any]:
+        # As text, for a file has no keys that are undefined, and Playwright hands those over as None.
+        source = "async part => JSON.stringify((await app.graphToPrompt())[part])"
+        return json.loads(self.page.evaluate(source, part))
 
     def _on_page_error(self, error: Error) -> None:
         text = f"{error.message}\n{error.stack or ''}"

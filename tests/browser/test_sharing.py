@@ -53,7 +53,7 @@ def test_saved_and_opened_again(comfy: ComfyPage, chain: dict[str, str]) -> None
     queued = comfy.prompt()
     for kind, values in EXPLICIT.items():
         assert values.items() <= queued[chain[kind]]["inputs"].items()
-    saved = json.loads(json.dumps(comfy.workflow()))
+    saved = comfy.workflow()
     comfy.reset()
     comfy.load(saved)
     assert comfy.prompt() == queued
@@ -166,7 +166,7 @@ def test_put_in_a_subgraph_saved_and_opened_again(
     mode: str,
 ) -> None:
     shape(comfy, decoding)
-    saved = json.loads(json.dumps(comfy.workflow()))
+    saved = comfy.workflow()
     comfy.reset()
     comfy.load(saved)
     values = inputs_of(comfy.prompt(), POLICY)

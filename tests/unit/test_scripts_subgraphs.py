@@ -139,7 +139,7 @@ def test_a_subgraph_can_be_bypassed_or_muted_as_a_whole(mode: int, model: list[A
     assert prompt["9"]["inputs"].get("model") == model
 
 
-@pytest.mark.parametrize("definitions", [None, {}, {"subgraphs": []}, {"subgraphs": [ONE_PATCH]}])
+@pytest.mark.parametrize("definitions", [{}, {"subgraphs": []}, {"subgraphs": [ONE_PATCH]}])
 def test_a_file_that_uses_no_subgraph_is_read_whatever_it_defines(definitions: Any) -> None:
     document = {"nodes": [loader(1)], "links": [], "definitions": definitions}
     assert set(workflow.to_api(document, OBJECT_INFO)) == {"1"}
