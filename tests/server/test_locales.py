@@ -16,12 +16,16 @@ from scripts.places import ROOT
 from scripts.workflow import PACK_PREFIX
 
 LANGUAGES = sorted(folder.name for folder in LOCALES.iterdir())
+TRANSLATIONS = [language for language in LANGUAGES if language != "en"]
 HELP = sorted((ROOT / "web" / "docs").glob("*.md"))
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
 # A name that people who work in Chinese use as it is.
 SAME_IN_CHINESE = {"CLIP", "VAE"}
 # The frontend's message format gives these a meaning of their own.
 SYNTAX = re.compile(r"[{}|@]")
+WEB = ROOT / "web"
+STRINGS = WEB / "strings.mjs"
+OURS = "layerwiseOffload"
 
 
 def read(language: str, file: str) -> dict[str, Any]:
@@ -36,6 +40,12 @@ def texts(tree: dict[str, Any], way: tuple[str, ...] = ()) -> Iterator[tuple[tup
             yield (*way, key), value
 
 
+def interface_texts() -> dict[str, str]:
+    """The English texts of the pack's own interface, which are in its code."""
+    found = re.findall(r'^  (\w+): "(.*)",$', STRINGS.read_text(encoding="utf-8"), re.MULTILINE)
+    return dict(found)
+
+
 def test_english_says_what_the_nodes_say(object_info: dict[str, Any]) -> None:
     assert read("en", ENGLISH.name) == node_texts(object_info), "run `make fixtures`"
 
@@ -44,10 +54,38 @@ def test_english_and_chinese_are_there() -> None:
     assert {"en", "zh"} <= set(LANGUAGES)
 
 
-@pytest.mark.parametrize("file", ["main.json", "nodeDefs.json"])
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_a_language_has_every_text_and_no_other(language: str, file: str) -> None:
-    assert dict(texts(read(language, file))).keys() == dict(texts(read("en", file))).keys()
+def test_a_language_has_every_text_and_no_other(language: str) -> None:
+    main = read(language, "main.json")
+    interface = main.pop(OURS, {})
+    for there, english in (
+        (read(language, "nodeDefs.json"), read("en", "nodeDefs.json")),
+        (main, read("en", "main.json")),
+    ):
+        assert dict(texts(there)).keys() == dict(texts(english)).keys()
+    assert interface.keys() == (set() if language == "en" else interface_texts().keys())
+
+
+@pytest.mark.parametrize("language", TRANSLATIONS)
+def test_a_text_of_the_interface_tells_the_same_values(language: str) -> None:
+    there = read(language, "main.json")[OURS]
+    for key, english in interface_texts().items():
+        assert sorted(re.findall(r"{\w+}", there[key])) == sorted(re.findall(r"{\w+}", english)), key
+
+
+def test_every_text_of_the_interface_is_used() -> None:
+    files = [file for file in WEB.iterdir() if file.suffix in (".js", ".mjs") and file != STRINGS]
+    code = "\n".join(file.read_text(encoding="utf-8") for file in files)
+    assert [key for key in interface_texts() if f'"{key}"' not in code] == []
+
+
+@pytest.mark.parametrize("language", TRANSLATIONS)
+def test_every_command_has_a_label(language: str) -> None:
+    """In the frontend's keys a command's dots are underscores."""
+    entry = (WEB / "layerwise_offload.js").read_text(encoding="utf-8")
+    commands = {name.replace(".", "_") for name in re.findall(r'^      id: "(.+)",$', entry, re.MULTILINE)}
+    assert commands
+    assert read(language, "commands.json").keys() == commands
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -58,7 +96,7 @@ def test_no_text_is_empty_or_means_something_to_the_message_format(language: str
 
 
 def test_every_chinese_text_is_chinese() -> None:
-    for file in ("main.json", "nodeDefs.json"):
+    for file in ("main.json", "nodeDefs.json", "commands.json"):
         for way, text in texts(read("zh", file)):
             assert CHINESE.search(text) or text in SAME_IN_CHINESE, way
 
@@ -105,3 +143,4 @@ def test_comfyui_serves_the_texts(client: ComfyClient) -> None:
     for language in LANGUAGES:
         assert read(language, "nodeDefs.json").items() <= served[language]["nodeDefs"].items()
         assert read(language, "main.json").items() <= served[language].items()
+    assert read("zh", "commands.json").items() <= served["zh"]["commands"].items()
