@@ -6,7 +6,7 @@ import base64
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from playwright.sync_api import ConsoleMessage, Error, Page, Request
 
@@ -23,6 +23,24 @@ OURS = re.compile(r"layerwise", re.IGNORECASE)
 FRONTENDS_OWN = re.compile(r"Failed to fetch|NetworkError|Load failed")
 # The frontend asks for a node's help in its language first, and then for the page that we have.
 HELP_IN_ANOTHER_LANGUAGE = re.compile(r"404 .*/docs/\w+/[\w-]+\.md\)")
+
+
+class Box(NamedTuple):
+    """The edges of a rectangle."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    def covers(self, other: Box) -> bool:
+        """Whether the two have an area in common."""
+        return (
+            self.left < other.right
+            and other.left < self.right
+            and self.top < other.bottom
+            and other.top < self.bottom
+        )
 
 
 class ComfyPage:
@@ -45,6 +63,7 @@ class ComfyPage:
             "Comfy.VueNodes.Enabled": RENDERERS[self.renderer],
             "Comfy.TutorialCompleted": True,
             "Comfy.RightSidePanel.IsOpen": False,
+            "Comfy.Locale": "en",
             **more_settings,
         }
         for name, value in settings.items():
@@ -259,6 +278,21 @@ class ComfyPage:
             }""",
             [node_id, name, value],
         )
+
+    def boxes(self) -> dict[str, Box]:
+        """What every node covers, with its title, in canvas units; by id. Nodes 2.0 draws some larger than they say."""
+        return {
+            node_id: Box(*edges)
+            for node_id, edges in self.page.evaluate(
+                """() => app.canvas.graph.nodes.map((node) => {
+                    const [x, y, width, height] = node.getBounding();
+                    const drawn = document.querySelector(`[data-node-id='${node.id}']`)?.getBoundingClientRect();
+                    if (!drawn) return [String(node.id), [x, y, x + width, y + height]];
+                    const corners = [[drawn.left, drawn.top], [drawn.right, drawn.bottom]];
+                    return [String(node.id), corners.flatMap((c) => [...app.clientPosToCanvasPos(c)])];
+                })"""
+            )
+        }
 
     def center_on(self, node_id: str) -> None:
         """Bring a node into the middle at 100 %."""

@@ -155,15 +155,20 @@ def decoding(comfy: ComfyPage) -> dict[str, str]:
     )
 
 
-@pytest.fixture
-def chinese(tab: ComfyPage, browser: Browser, client: ComfyClient) -> Iterator[ComfyPage]:
-    """A tab of the same renderer whose language is Chinese."""
+@pytest.fixture(scope="session")
+def chinese_tab(tab: ComfyPage, browser: Browser) -> Iterator[ComfyPage]:
+    """A tab of the same renderer whose language is Chinese, for the session."""
     context = browser.new_context(viewport=VIEWPORT)
     other = ComfyPage(context.new_page(), tab.url, tab.renderer)
     other.open(**{"Comfy.Locale": "zh"})
-    other.reset()
     yield other
-    other.screenshot("chinese")
-    other.set("Comfy.Locale", "en")
-    assert other.errors == []
     context.close()
+
+
+@pytest.fixture
+def chinese(chinese_tab: ComfyPage, request: pytest.FixtureRequest) -> Iterator[ComfyPage]:
+    """An empty canvas in Chinese."""
+    chinese_tab.reset()
+    yield chinese_tab
+    chinese_tab.screenshot(f"chinese-{re.sub(r'[^a-z]+', '-', request.node.originalname)}")
+    assert chinese_tab.errors == []
