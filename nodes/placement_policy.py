@@ -65,6 +65,7 @@ class PlacementPolicyNode(io.ComfyNode):
                 )
             ],
             hidden=[io.Hidden.unique_id, io.Hidden.dynprompt],
+            not_idempotent=True,  # the same values in another node have another source
         )
 
     @classmethod

@@ -82,6 +82,7 @@ class LoadPolicyNode(io.ComfyNode):
                 )
             ],
             hidden=[io.Hidden.unique_id],
+            not_idempotent=True,  # the same text in another node has another source
         )
 
     @classmethod

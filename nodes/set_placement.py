@@ -53,6 +53,7 @@ class SetPlacementNode(io.ComfyNode):
                 )
             ],
             hidden=[io.Hidden.unique_id, io.Hidden.dynprompt],
+            not_idempotent=True,  # the same values in another node have another source
         )
 
     @classmethod

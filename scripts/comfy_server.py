@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 import time
 import urllib.error
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -19,17 +20,17 @@ from .comfy_client import DIRECT
 from .places import DEMO_OUTPUT, PACK_NAME, ROOT, shown
 from .problem import Problem
 
-MODEL_FOLDERS = ("text_encoders", "clip_vision", "style_models", "diffusion_models", "vae")
+MODEL_FOLDERS = ("checkpoints", "text_encoders", "clip_vision", "style_models", "diffusion_models", "vae")
 # Nothing that a user of the pack would not have is copied where symbolic links do not work.
 NOT_PACK = (".git", ".venv", ".cache", "tests", "bench", "demo_output", "browser_output", "__pycache__")
 SECONDS_TO_START = 240
+THIS_PACK: Mapping[str, Path] = {PACK_NAME: ROOT}
 # Used as far as the tree knows them.
 OPTIONS = (
     ("--cpu",),
     ("--disable-auto-launch",),
     ("--disable-api-nodes",),
     ("--disable-all-custom-nodes",),
-    ("--whitelist-custom-nodes", PACK_NAME),
     ("--database-url", "sqlite:///:memory:"),
 )
 
@@ -48,7 +49,7 @@ class ComfyServer:
         models: folder with the demo models, laid out like ComfyUI's `models`.
         port: TCP port, or None for a free one.
         frontend: folder of the frontend to serve, or None for the one of ComfyUI's own requirements.
-        with_pack: whether this pack is installed; a server without it is what other people have.
+        packs: the custom nodes that are installed, by the name of their folder: this pack, if nothing is said.
     """
 
     def __init__(
@@ -58,12 +59,12 @@ class ComfyServer:
         models: Path,
         port: int | None = None,
         frontend: Path | None = None,
-        with_pack: bool = True,
+        packs: Mapping[str, Path] = THIS_PACK,
     ) -> None:
         self.port = claim_port(port)
         self.url = f"http://127.0.0.1:{self.port}"
         self._python, self._tree, self._models = python, tree, models
-        self._frontend, self._with_pack = frontend, with_pack
+        self._frontend, self._packs = frontend, packs
         self._process: subprocess.Popen[bytes] | None = None
         self._cleanup = contextlib.ExitStack()
 
@@ -115,8 +116,8 @@ class ComfyServer:
         """Lay out the base directory and return the command line."""
         for folder in ("custom_nodes", "input", "output", "temp", "user", "models"):
             (self.base / folder).mkdir()
-        if self._with_pack:
-            place_pack(self.base / "custom_nodes" / PACK_NAME)
+        for name, folder in self._packs.items():
+            place_pack(folder, self.base / "custom_nodes" / name)
         example = self._tree / "input" / "example.png"
         if example.is_file():
             shutil.copyfile(example, self.base / "input" / example.name)
@@ -140,6 +141,8 @@ class ComfyServer:
         command += ["--extra-model-paths-config", str(paths)]
         if self._frontend:
             command += ["--front-end-root", str(self._frontend)]
+        if self._packs:
+            command += ["--whitelist-custom-nodes", *self._packs]
         return command + [part for option in OPTIONS if f'"{option[0]}"' in known for part in option]
 
     def _wait_until_ready(self) -> None:
@@ -189,9 +192,9 @@ def claim_port(port: int | None) -> int:
         return probe.getsockname()[1]
 
 
-def place_pack(target: Path) -> None:
-    """Make the repository appear as an installed pack: a link, or a copy where links are not allowed."""
+def place_pack(folder: Path, target: Path) -> None:
+    """Make a folder appear as an installed pack: a link, or a copy where links are not allowed."""
     try:
-        target.symlink_to(ROOT, target_is_directory=True)
+        target.symlink_to(folder, target_is_directory=True)
     except OSError:
-        shutil.copytree(ROOT, target, ignore=shutil.ignore_patterns(*NOT_PACK))
+        shutil.copytree(folder, target, ignore=shutil.ignore_patterns(*NOT_PACK))

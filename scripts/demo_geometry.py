@@ -31,7 +31,7 @@ def clip_text_l() -> Tensors:
     }
     tensors |= _clip_layers("text_model", layers=12, width=768)
     tensors |= _norm("text_model.final_layer_norm", 768)
-    tensors |= _linear("text_projection", 768, 768, bias=False)
+    tensors |= linear("text_projection", 768, 768, bias=False)
     return tensors
 
 
@@ -46,7 +46,7 @@ def clip_vision_l() -> Tensors:
     tensors |= _clip_layers("vision_model", layers=24, width=1024)
     # ComfyUI keeps these three in single precision beside a half-precision encoder.
     single = _norm("vision_model.pre_layrnorm", 1024) | _norm("vision_model.post_layernorm", 1024)
-    single |= _linear("visual_projection", 768, 1024, bias=False)
+    single |= linear("visual_projection", 768, 1024, bias=False)
     return tensors | {name: replace(weight, dtype="float32") for name, weight in single.items()}
 
 
@@ -63,8 +63,8 @@ def t5_base() -> Tensors:
         if index == 0:
             tensors[f"{block}.0.SelfAttention.relative_attention_bias.weight"] = Weight((32, 12), 0.1)
         tensors[f"{block}.0.layer_norm.weight"] = Weight((width,), mean=1.0)
-        tensors |= _linear(f"{block}.1.DenseReluDense.wi", inner, width, bias=False)
-        tensors |= _linear(f"{block}.1.DenseReluDense.wo", width, inner, bias=False)
+        tensors |= linear(f"{block}.1.DenseReluDense.wi", inner, width, bias=False)
+        tensors |= linear(f"{block}.1.DenseReluDense.wo", width, inner, bias=False)
         tensors[f"{block}.1.layer_norm.weight"] = Weight((width,), mean=1.0)
     tensors["encoder.final_layer_norm.weight"] = Weight((width,), mean=1.0)
     return tensors
@@ -101,21 +101,21 @@ def sd3_tiny() -> Tensors:
     tensors: Tensors = {"pos_embed": Weight((1, patches, width), 0.5)}
     tensors |= _conv("x_embedder.proj", width, 16, 2)
     for name, inputs in (("t_embedder", 256), ("y_embedder", 768)):
-        tensors |= _linear(f"{name}.mlp.0", width, inputs) | _linear(f"{name}.mlp.2", width, width)
-    tensors |= _linear("context_embedder", width, 768)
+        tensors |= linear(f"{name}.mlp.0", width, inputs) | linear(f"{name}.mlp.2", width, width)
+    tensors |= linear("context_embedder", width, 768)
     for index in range(2):
         for side in ("context_block", "x_block"):
             block = f"joint_blocks.{index}.{side}"
-            tensors |= _linear(f"{block}.attn.qkv", 3 * width, width)
+            tensors |= linear(f"{block}.attn.qkv", 3 * width, width)
             # The last block only reads the context, so its context side ends at the attention.
             ends_early = index == 1 and side == "context_block"
-            tensors |= _linear(f"{block}.adaLN_modulation.1", (2 if ends_early else 6) * width, width)
+            tensors |= linear(f"{block}.adaLN_modulation.1", (2 if ends_early else 6) * width, width)
             if not ends_early:
-                tensors |= _linear(f"{block}.attn.proj", width, width)
-                tensors |= _linear(f"{block}.mlp.fc1", 4 * width, width)
-                tensors |= _linear(f"{block}.mlp.fc2", width, 4 * width)
-    tensors |= _linear("final_layer.adaLN_modulation.1", 2 * width, width)
-    return tensors | _linear("final_layer.linear", 4 * 16, width)
+                tensors |= linear(f"{block}.attn.proj", width, width)
+                tensors |= linear(f"{block}.mlp.fc1", 4 * width, width)
+                tensors |= linear(f"{block}.mlp.fc2", width, 4 * width)
+    tensors |= linear("final_layer.adaLN_modulation.1", 2 * width, width)
+    return tensors | linear("final_layer.linear", 4 * 16, width)
 
 
 def style_adapter() -> Tensors:
@@ -129,9 +129,9 @@ def style_adapter() -> Tensors:
         layer = f"transformer_layes.{index}"  # spelled so in the real checkpoint
         tensors[f"{layer}.attn.in_proj_weight"] = Weight((3 * width, width), width**-0.5)
         tensors[f"{layer}.attn.in_proj_bias"] = Weight((3 * width,))
-        tensors |= _linear(f"{layer}.attn.out_proj", width, width)
-        tensors |= _linear(f"{layer}.mlp.c_fc", 4 * width, width)
-        tensors |= _linear(f"{layer}.mlp.c_proj", width, 4 * width)
+        tensors |= linear(f"{layer}.attn.out_proj", width, width)
+        tensors |= linear(f"{layer}.mlp.c_fc", 4 * width, width)
+        tensors |= linear(f"{layer}.mlp.c_proj", width, 4 * width)
         tensors |= _norm(f"{layer}.ln_1", width) | _norm(f"{layer}.ln_2", width)
     return tensors | _norm("ln_pre", width) | _norm("ln_post", width)
 
@@ -141,9 +141,9 @@ def _clip_layers(prefix: str, layers: int, width: int) -> Tensors:
     for index in range(layers):
         layer = f"{prefix}.encoder.layers.{index}"
         for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
-            tensors |= _linear(f"{layer}.self_attn.{name}", width, width)
-        tensors |= _linear(f"{layer}.mlp.fc1", 4 * width, width)
-        tensors |= _linear(f"{layer}.mlp.fc2", width, 4 * width)
+            tensors |= linear(f"{layer}.self_attn.{name}", width, width)
+        tensors |= linear(f"{layer}.mlp.fc1", 4 * width, width)
+        tensors |= linear(f"{layer}.mlp.fc2", width, 4 * width)
         tensors |= _norm(f"{layer}.layer_norm1", width) | _norm(f"{layer}.layer_norm2", width)
     return tensors
 
@@ -162,7 +162,8 @@ def _resnet(name: str, inputs: int, outputs: int) -> Tensors:
     return tensors | (_conv(f"{name}.nin_shortcut", outputs, inputs, 1) if inputs != outputs else {})
 
 
-def _linear(name: str, outputs: int, inputs: int, bias: bool = True) -> Tensors:
+def linear(name: str, outputs: int, inputs: int, bias: bool = True) -> Tensors:
+    """A linear layer's weight and, unless left out, its bias."""
     tensors: Tensors = {f"{name}.weight": Weight((outputs, inputs), inputs**-0.5)}
     return tensors | ({f"{name}.bias": Weight((outputs,))} if bias else {})
 

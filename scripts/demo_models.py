@@ -11,13 +11,15 @@ import json
 import os
 import struct
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors.numpy import save_file
 
 from . import demo_geometry as geometry
+from . import demo_geometry_video as video
 from .places import demo_models, shown
 from .problem import Problem, run
 
@@ -31,12 +33,19 @@ class Model:
     file: str
     tensors: Callable[[], geometry.Tensors]
     dtype: str
+    config: dict[str, Any] = field(default_factory=dict)  # goes into the file's metadata
 
     def recipe(self) -> str:
         """A hash of everything that decides the file's bytes."""
-        parts = [RECIPE_VERSION, self.file, self.dtype]
+        parts: list[Any] = [RECIPE_VERSION, self.file, self.dtype]
+        parts += [self.config] if self.config else []
         parts += [(name, astuple(weight)) for name, weight in self.tensors().items()]
         return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+    def metadata(self) -> dict[str, str]:
+        """What the file's header says: our recipe, and the model's configuration where ComfyUI reads one."""
+        configuration = {"config": json.dumps(self.config)} if self.config else {}
+        return {"layerwise_demo_recipe": self.recipe(), **configuration}
 
 
 MODELS = (
@@ -46,6 +55,7 @@ MODELS = (
     Model("style_models/demo_style_adapter.safetensors", geometry.style_adapter, "float32"),
     Model("diffusion_models/demo_sd3_tiny.safetensors", geometry.sd3_tiny, "float32"),
     Model("vae/demo_vae_16ch.safetensors", geometry.vae_16_channels, "float32"),
+    Model("checkpoints/demo_ltxv_tiny.safetensors", video.ltxv_tiny, "float32", video.CONFIG),
 )
 
 
@@ -78,7 +88,7 @@ def write(model: Model, file: Path) -> None:
         for name, weight in model.tensors().items()
     }
     try:
-        save_file(tensors, partial, metadata={"layerwise_demo_recipe": model.recipe()})
+        save_file(tensors, partial, metadata=model.metadata())
         os.replace(partial, file)
     finally:
         partial.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Derive the committed fixtures from a running ComfyUI: the API twin and the node schemas. `make fixtures`.
+"""Derive committed files from a running ComfyUI: API twins, node schemas, English node texts. `make fixtures`.
 
 A changed fixture in a diff is a changed promise to saved workflows: read it before committing it.
 """
@@ -10,16 +10,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from . import comfyui_tree, workflow
+from . import comfyui_tree, locales, workflow
 from .comfy_client import ComfyClient
 from .comfy_server import ComfyServer
-from .demo import EXAMPLE
 from .demo_models import ensure_models
 from .places import ROOT, demo_models, shown
 from .problem import run
 
 FIXTURES = ROOT / "tests" / "server" / "fixtures"
-TWIN = FIXTURES / "placement_policy.api.json"
+EXAMPLES = ROOT / "example_workflows"
 SCHEMAS = FIXTURES / "node_schemas.json"
 # What saved workflows and API clients depend on. The rest (tooltips, say) differs between ComfyUI versions.
 KEPT_OPTIONS = ("default", "options", "min", "max", "multiline")
@@ -29,9 +28,19 @@ def main() -> None:
     ensure_models(demo_models())
     with ComfyServer(Path(sys.executable), comfyui_tree.require(), demo_models()) as server:
         object_info = ComfyClient(server.url).object_info()
-    for file, content in ((TWIN, workflow.load(EXAMPLE, object_info)), (SCHEMAS, schemas(object_info))):
-        file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    files = {
+        **{twin(file): workflow.load(file, object_info) for file in sorted(EXAMPLES.glob("*.json"))},
+        SCHEMAS: schemas(object_info),
+        locales.ENGLISH: locales.node_texts(object_info),
+    }
+    for file, content in files.items():
+        file.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         print(f"written: {shown(file)}")
+
+
+def twin(example: Path) -> Path:
+    """Where the API form of a shipped workflow is kept."""
+    return FIXTURES / f"{example.stem}.api.json"
 
 
 def schemas(object_info: dict[str, Any]) -> dict[str, Any]:

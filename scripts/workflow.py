@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .problem import Problem
+from .subgraphs import unfolded
 
 Workflow = dict[str, Any]
 Prompt = dict[str, dict[str, Any]]
@@ -46,16 +47,13 @@ def load(file: Path, object_info: ObjectInfo) -> Prompt:
 def to_api(workflow: Workflow, object_info: ObjectInfo) -> Prompt:
     """Convert a UI workflow to the prompt that the frontend would queue.
 
-    Muted nodes and notes vanish; bypassed nodes and reroutes hand their input on; primitives become values.
+    Muted nodes and notes vanish; bypassed nodes and reroutes hand their input on; primitives become values;
+    subgraphs are unfolded, and node 3 inside of node 8 is called "8:3".
 
     Raises:
-        Problem: the workflow has subgraphs, or a node type that `object_info` does not have.
+        Problem: the workflow has a node type that `object_info` does not have.
     """
-    if workflow.get("definitions", {}).get("subgraphs"):
-        raise Problem(
-            "the workflow has subgraphs, which this converter does not unfold; use Export (API) instead."
-        )
-    graph = _Graph(workflow)
+    graph = _Graph(unfolded(workflow))
     prompt: Prompt = {}
     for node in graph.in_order():
         kind = node["type"]

@@ -3,9 +3,9 @@
 // hook for that, so this is the pack's one listener on the document.
 import { app } from "../../scripts/app.js";
 import { POLICY } from "./chain.mjs";
-import { createFrom, pickFile, policyFiles } from "./policy_files.mjs";
+import { createFrom, fillFrom, pickFile, policyFiles } from "./policy_files.mjs";
 
-/** Make policy nodes of the files that are dropped on the canvas; all other drops are left alone. */
+/** Take the policy files that are dropped on the canvas or on a policy node; all other drops are left alone. */
 export function watchDrops() {
   document.addEventListener("drop", onDrop, true);
 }
@@ -23,9 +23,13 @@ function onDrop(event) {
   const files = policyFiles(event);
   if (event.defaultPrevented || files.length === 0) return;
   const pos = app.clientPosToCanvasPos([event.clientX, event.clientY]);
-  if (app.canvas.graph.getNodeOnPos(pos[0], pos[1])?.comfyClass === POLICY) return; // it takes the file itself
+  const node = app.canvas.graph.getNodeOnPos(pos[0], pos[1]);
+  const fills = node?.comfyClass === POLICY;
+  // Nodes 2.0 hands the file to the node; LiteGraph would not, where an element such as the panel is in between.
+  if (fills && /** @type {any} */ (event.target).closest?.("[data-node-id]")) return;
   event.preventDefault();
   event.stopImmediatePropagation();
   app.dragOverNode = null;
-  createFrom(files, pos);
+  if (fills) fillFrom(node, files[0]);
+  else createFrom(files, pos);
 }

@@ -21,7 +21,6 @@ const TEXTS = {
   notInWorkflow: "The loaders that this policy goes to have no such component.",
   component: "component",
   asked: "asked",
-  decided: "decided",
   applied: "applied",
   why: "why",
   setBy: "Set by {by}.",

@@ -6,7 +6,7 @@ import base64
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from playwright.sync_api import ConsoleMessage, Error, Page, Request
 
@@ -21,8 +21,28 @@ RENDERERS = {"litegraph": False, "nodes2": True}
 OURS = re.compile(r"layerwise", re.IGNORECASE)
 # Code of the frontend's own that cannot reach the outside (or is forbidden to, by ComfyUI's content policy).
 FRONTENDS_OWN = re.compile(r"Failed to fetch|NetworkError|Load failed")
+# Older frontends look every node type up in ComfyUI's registry, and name it when that is forbidden.
+REGISTRY = "https://api.comfy.org/comfy-nodes/"
 # The frontend asks for a node's help in its language first, and then for the page that we have.
 HELP_IN_ANOTHER_LANGUAGE = re.compile(r"404 .*/docs/\w+/[\w-]+\.md\)")
+
+
+class Box(NamedTuple):
+    """The edges of a rectangle."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    def covers(self, other: Box) -> bool:
+        """Whether the two have an area in common."""
+        return (
+            self.left < other.right
+            and other.left < self.right
+            and self.top < other.bottom
+            and other.top < self.bottom
+        )
 
 
 class ComfyPage:
@@ -39,13 +59,19 @@ class ComfyPage:
         page.on("console", self._on_console)
         page.on("request", self._on_request)
 
-    def open(self) -> None:
-        """Go to the server's page, in this tab's renderer, and wait for the empty canvas."""
-        settings = {"Comfy.VueNodes.Enabled": RENDERERS[self.renderer], "Comfy.TutorialCompleted": True}
+    def open(self, **more_settings: Any) -> None:
+        """Go to the server's page, in this tab's renderer, and wait for ComfyUI's own first workflow."""
+        settings = {
+            "Comfy.VueNodes.Enabled": RENDERERS[self.renderer],
+            "Comfy.TutorialCompleted": True,
+            "Comfy.RightSidePanel.IsOpen": False,
+            "Comfy.Locale": "en",
+            **more_settings,
+        }
         for name, value in settings.items():
             self.page.request.post(f"{self.url}/settings/{name}", data=json.dumps(value))
         self.page.goto(self.url)
-        # The last thing that happens is that the first workflow, ComfyUI's own, is opened.
+        # Its opening is the last thing that happens.
         self.page.wait_for_function("window.app?.extensionManager?.workflow?.activeWorkflow?.activeState")
 
     def reset(self) -> None:
@@ -59,7 +85,7 @@ class ComfyPage:
                 for (const other of [...workflow.openWorkflows]) {
                     if (other !== workflow.activeWorkflow) await workflow.closeWorkflow(other);
                 }
-                toast.removeAll();
+                (toast.removeAll ?? toast.dismissAll)();  // newer frontends have the latter
                 app.canvas.ds.reset();
                 app.canvas.setDirty(true, true);
             }"""
@@ -103,11 +129,15 @@ class ComfyPage:
 
     def prompt(self) -> Prompt:
         """What Run would queue, and Export (API) write."""
-        return self.page.evaluate("async () => (await app.graphToPrompt()).output")
+        return self._exported("output")
+
+    def prompt_without_titles(self) -> dict[str, Any]:
+        """The same without the nodes' titles, which are in the person's language."""
+        return {node_id: {**node, "_meta": None} for node_id, node in self.prompt().items()}
 
     def workflow(self) -> dict[str, Any]:
         """What Save would write."""
-        return self.page.evaluate("async () => (await app.graphToPrompt()).workflow")
+        return self._exported("workflow")
 
     def run(self) -> dict[str, Any]:
         """Press Run and wait for the end; returns the outputs by node id, as the history keeps them.
@@ -131,11 +161,12 @@ class ComfyPage:
             }"""
         )
         assert kind == "execution_success", f"{kind}: {detail}"
-        # The history has the run a moment after the last message about it.
-        while not (answer := self.page.request.get(f"{self.url}/history/{detail['prompt_id']}").json()):
+        prompt_id = detail["prompt_id"]
+        # The server tells the end before it writes the history.
+        while prompt_id not in (history := self.page.request.get(f"{self.url}/history/{prompt_id}").json()):
             self.frames()
         self.frames()
-        return answer[detail["prompt_id"]]["outputs"]
+        return history[prompt_id]["outputs"]
 
     def add(self, kind: str) -> str:
         """Put a new node of this type into the middle, at 100 %; returns its id."""
@@ -212,6 +243,59 @@ class ComfyPage:
         self.page.mouse.click(*self.title_of(node_id))
         self.frames()
 
+    def select_all(self, *node_ids: str) -> None:
+        """Select these nodes, or all there are."""
+        self.page.evaluate(
+            """ids => {
+                const nodes = app.canvas.graph.nodes;
+                app.canvas.deselectAll();
+                app.canvas.selectItems(ids.length ? nodes.filter(n => ids.includes(String(n.id))) : nodes);
+            }""",
+            list(node_ids),
+        )
+
+    def to_subgraph(self, *node_ids: str) -> str:
+        """Convert these nodes to a subgraph; returns the id of the node that stands for it."""
+        self.select_all(*node_ids)
+        self.command("Comfy.Graph.ConvertToSubgraph")
+        self.frames()
+        return self.page.evaluate("String([...app.canvas.selectedItems].find(n => n.isSubgraphNode?.()).id)")
+
+    def promote(self, subgraph: str, kind: str, widget: str, name: str) -> None:
+        """Show a widget of the node of this type inside of a subgraph on its outside, under a name."""
+        self.page.evaluate(
+            """([id, kind, widget, name]) => {
+                const { subgraph } = app.canvas.graph.getNodeById(id);
+                const node = subgraph.nodes.find(n => n.type === kind);
+                const input = node.inputs.find(i => i.widget?.name === widget);
+                subgraph.addInput(name, input.type).connect(input, node);
+            }""",
+            [subgraph, kind, widget, name],
+        )
+
+    def set_widget(self, node_id: str, name: str, value: Any) -> None:
+        self.page.evaluate(
+            """([id, name, value]) => {
+                app.canvas.graph.getNodeById(id).widgets.find(w => w.name === name).value = value;
+            }""",
+            [node_id, name, value],
+        )
+
+    def boxes(self) -> dict[str, Box]:
+        """What every node covers, with its title, in canvas units; by id. Nodes 2.0 draws some larger than they say."""
+        return {
+            node_id: Box(*edges)
+            for node_id, edges in self.page.evaluate(
+                """() => app.canvas.graph.nodes.map((node) => {
+                    const [x, y, width, height] = node.getBounding();
+                    const drawn = document.querySelector(`[data-node-id='${node.id}']`)?.getBoundingClientRect();
+                    if (!drawn) return [String(node.id), [x, y, x + width, y + height]];
+                    const corners = [[drawn.left, drawn.top], [drawn.right, drawn.bottom]];
+                    return [String(node.id), corners.flatMap((c) => [...app.clientPosToCanvasPos(c)])];
+                })"""
+            )
+        }
+
     def center_on(self, node_id: str) -> None:
         """Bring a node into the middle at 100 %."""
         self.page.evaluate(
@@ -267,6 +351,11 @@ class ComfyPage:
         self.page.screenshot(path=file)
         return file
 
+    def _exported(self, part: str) -> dict[str, Any]:
+        # As text, for a file has no keys that are undefined, and Playwright hands those over as None.
+        source = "async part => JSON.stringify((await app.graphToPrompt())[part])"
+        return json.loads(self.page.evaluate(source, part))
+
     def _on_page_error(self, error: Error) -> None:
         text = f"{error.message}\n{error.stack or ''}"
         if OURS.search(text) or not FRONTENDS_OWN.search(error.message):
@@ -274,7 +363,7 @@ class ComfyPage:
 
     def _on_console(self, message: ConsoleMessage) -> None:
         text = f"{message.type}: {message.text} ({message.location.get('url', '')})"
-        is_ours = OURS.search(text) and not HELP_IN_ANOTHER_LANGUAGE.search(text)
+        is_ours = OURS.search(text) and not HELP_IN_ANOTHER_LANGUAGE.search(text) and REGISTRY not in text
         if message.type in ("error", "warning") and is_ours:
             self.errors.append(text)
 

@@ -35,8 +35,29 @@ def server() -> Iterator[ComfyServer]:
     ensure_models(demo_models())
     tree = comfyui_tree.require()
     with ComfyServer(Path(sys.executable), tree, demo_models(), frontend=frontend.require()) as running:
+        place_files_of_examples(running.base / "models")
         yield running
         assert "Traceback" not in running.log_text(), running.log_text()[-3000:]
+
+
+def place_files_of_examples(models: Path) -> None:
+    """Empty files under the names that the shipped workflows load, so that the frontend misses none."""
+    for file in WORKFLOWS:
+        for node in json.loads(file.read_text(encoding="utf-8"))["nodes"]:
+            for model in node["properties"].get("models", []):
+                placeholder = models / model["directory"] / model["name"]
+                placeholder.parent.mkdir(exist_ok=True)
+                placeholder.touch()
+
+
+@pytest.fixture(scope="session")
+def server_without_pack() -> Iterator[ComfyServer]:
+    """What a person has who is sent a workflow, and has not installed the pack."""
+    tree = comfyui_tree.require()
+    with ComfyServer(
+        Path(sys.executable), tree, demo_models(), frontend=frontend.require(), packs={}
+    ) as running:
+        yield running
 
 
 @pytest.fixture(scope="session")
@@ -73,6 +94,18 @@ def tab(request: pytest.FixtureRequest, browser: Browser, server: ComfyServer) -
     comfy.open()
     assert comfy.errors == []
     yield comfy
+    context.close()
+
+
+@pytest.fixture
+def elsewhere(tab: ComfyPage, browser: Browser, server_without_pack: ComfyServer) -> Iterator[ComfyPage]:
+    """A tab of the same renderer on a server without the pack."""
+    context = browser.new_context(viewport=VIEWPORT)
+    other = ComfyPage(context.new_page(), server_without_pack.url, tab.renderer)
+    other.open()
+    other.reset()
+    yield other
+    other.screenshot("elsewhere")
     context.close()
 
 
@@ -120,3 +153,22 @@ def decoding(comfy: ComfyPage) -> dict[str, str]:
             "LayerwiseOffload_Loader.placements -> LayerwiseOffload_PlacementReport.placements",
         ],
     )
+
+
+@pytest.fixture(scope="session")
+def chinese_tab(tab: ComfyPage, browser: Browser) -> Iterator[ComfyPage]:
+    """A tab of the same renderer whose language is Chinese, for the session."""
+    context = browser.new_context(viewport=VIEWPORT)
+    other = ComfyPage(context.new_page(), tab.url, tab.renderer)
+    other.open(**{"Comfy.Locale": "zh"})
+    yield other
+    context.close()
+
+
+@pytest.fixture
+def chinese(chinese_tab: ComfyPage, request: pytest.FixtureRequest) -> Iterator[ComfyPage]:
+    """An empty canvas in Chinese."""
+    chinese_tab.reset()
+    yield chinese_tab
+    chinese_tab.screenshot(f"chinese-{re.sub(r'[^a-z]+', '-', request.node.originalname)}")
+    assert chinese_tab.errors == []

@@ -115,6 +115,15 @@ def test_a_file_on_a_policy_node_fills_it_and_grows_its_chain(comfy: ComfyPage) 
     assert undo_steps(comfy) == before + 1
 
 
+def test_a_file_on_the_panel_of_a_policy_node_fills_it_too(comfy: ComfyPage) -> None:
+    node_id = comfy.add(POLICY)
+    box = comfy.page.get_by_role("button", name="Copy as YAML").bounding_box()
+    assert box is not None
+    dropped(comfy, "components: {vae: cpu}", (box["x"] + 5, box["y"] + 5))
+    assert comfy.node_ids(POLICY) == [node_id]
+    assert comfy.widgets(node_id)["vae"] == "cpu"
+
+
 def test_a_second_file_fills_the_overrides_that_are_there_and_names_those_that_stay(comfy: ComfyPage) -> None:
     dropped(comfy, SMALL_CARD)
     title = comfy.title_of(comfy.node_id(POLICY))

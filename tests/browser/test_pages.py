@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,17 @@ def test_a_shipped_workflow_opens_whole(comfy: ComfyPage, shipped: dict[str, Any
     comfy.fit()
     assert comfy.missing_types() == []
     assert len(comfy.workflow()["nodes"]) == len(shipped["nodes"])
-    expect(comfy.page.get_by_text(re.compile(r"Missing (node|model)", re.IGNORECASE))).to_have_count(0)
+    expect(comfy.page.get_by_text(re.compile(r"Missing (node|model)|errors? found"))).to_have_count(0)
     assert comfy.requests_outside == []
+
+
+def test_no_node_of_a_shipped_workflow_covers_another(comfy: ComfyPage, shipped: dict[str, Any]) -> None:
+    comfy.load(shipped)
+    comfy.fit()
+    boxes = comfy.boxes()
+    assert len(boxes) == len(shipped["nodes"])
+    pairs = itertools.combinations(boxes, 2)
+    assert [(one, other) for one, other in pairs if boxes[one].covers(boxes[other])] == []
 
 
 def test_the_frontend_queues_what_our_own_converter_says(

@@ -185,25 +185,6 @@ def test_a_field_and_then_all_go_back_to_auto_each_in_one_step(comfy: ComfyPage)
     assert comfy.widgets(node_id) == before | {"mode": "speed", "vram_budget": "6GB"}
 
 
-def test_the_texts_are_in_the_language_of_the_frontend(comfy: ComfyPage) -> None:
-    """What a language's file does not say stays English."""
-    texts = {
-        "zh": {"layerwiseOffload": {"resetAll": "全部重置为 auto", "resetField": "把 {field} 重置为 auto"}}
-    }
-    comfy.set("Comfy.Locale", "zh")
-    comfy.page.route("**/i18n", lambda route: route.fulfill(json=texts))
-    try:
-        comfy.open()
-        set_widget(comfy, comfy.add(POLICY), "vae", "cpu")
-        expect(comfy.page.get_by_role("button", name="全部重置为 auto")).to_be_visible()
-        expect(field(comfy, "vae").get_by_role("button", name="把 vae 重置为 auto")).to_be_visible()
-        expect(comfy.page.get_by_role("button", name="Copy as YAML")).to_be_visible()
-    finally:
-        comfy.page.unroute("**/i18n")
-        comfy.set("Comfy.Locale", "en")
-        comfy.open()
-
-
 def test_a_linked_value_counts_as_set_and_is_left_alone(comfy: ComfyPage) -> None:
     ids = comfy.build(
         {"PrimitiveString": {"value": "6GB"}, POLICY: {"mode": "speed"}},

@@ -13,16 +13,20 @@ import pytest
 
 from scripts import comfyui_tree, workflow
 from scripts.comfy_client import ComfyClient, Prompt
-from scripts.comfy_server import ComfyServer
+from scripts.comfy_server import THIS_PACK, ComfyServer
 from scripts.demo import EXAMPLE
 from scripts.demo_models import ensure_models
 from scripts.places import demo_models
+
+# Custom nodes that only these tests have.
+STAND_INS = Path(__file__).parent / "packs" / "stand_ins"
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[ComfyServer]:
     ensure_models(demo_models())
-    with ComfyServer(Path(sys.executable), comfyui_tree.require(), demo_models()) as running:
+    packs = {**THIS_PACK, STAND_INS.name: STAND_INS}
+    with ComfyServer(Path(sys.executable), comfyui_tree.require(), demo_models(), packs=packs) as running:
         yield running
         log = running.log_text()
         assert "IMPORT FAILED" not in log

@@ -49,7 +49,9 @@ def test_the_node_is_found_by_other_words_where_comfyui_knows_them(
     assert info["search_aliases"]
 
 
-def test_the_node_has_a_help_page(info: dict[str, Any]) -> None:
-    page = ROOT / "web" / "docs" / f"{info['name']}.md"
-    assert page.is_file()
-    assert len(page.read_text(encoding="utf-8").split()) > 30
+def test_the_node_has_a_help_page_with_an_example(info: dict[str, Any]) -> None:
+    page = (ROOT / "web" / "docs" / f"{info['name']}.md").read_text(encoding="utf-8")
+    before, heading, example = page.partition("\n## Example\n")
+    assert len(before.split()) > 30
+    assert heading
+    assert len(example.split()) > 10

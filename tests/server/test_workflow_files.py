@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from scripts import workflow
 from scripts.comfy_client import Prompt
 from scripts.places import ROOT
-from scripts.refresh_fixtures import TWIN
+from scripts.refresh_fixtures import twin
 
 FILES = sorted((ROOT / "example_workflows").glob("*.json"))
 TITLE_HEIGHT = 30
@@ -22,8 +23,11 @@ def shipped(request: pytest.FixtureRequest) -> dict[str, Any]:
     return json.loads(request.param.read_text(encoding="utf-8"))
 
 
-def test_the_api_twin_is_what_the_frontend_would_queue(with_pack: Prompt) -> None:
-    assert json.loads(TWIN.read_text(encoding="utf-8")) == with_pack, "run `make fixtures`"
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_the_api_twin_is_what_the_frontend_would_queue(file: Path, object_info: dict[str, Any]) -> None:
+    """tests/browser holds our converter against the frontend's own."""
+    kept = json.loads(twin(file).read_text(encoding="utf-8"))
+    assert kept == workflow.load(file, object_info), "run `make fixtures`"
 
 
 def test_the_plain_graph_has_nothing_of_the_pack_left(plain: Prompt, with_pack: Prompt) -> None:

@@ -13,6 +13,7 @@ from PIL import Image
 from scripts import demo
 from scripts.comfy_server import claim_port, place_pack
 from scripts.peak_memory import PeakMemory
+from scripts.places import ROOT
 from scripts.problem import Problem
 
 
@@ -57,7 +58,7 @@ def test_where_links_are_not_allowed_the_pack_is_copied_without_its_tests(
         raise OSError("symbolic link privilege not held")
 
     monkeypatch.setattr(Path, "symlink_to", refuse)
-    place_pack(tmp_path / "layerwise-offload")
+    place_pack(ROOT, tmp_path / "layerwise-offload")
     assert (tmp_path / "layerwise-offload" / "__init__.py").is_file()
     assert (tmp_path / "layerwise-offload" / "nodes").is_dir()
     assert not (tmp_path / "layerwise-offload" / "tests").exists()

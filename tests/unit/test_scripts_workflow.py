@@ -151,11 +151,6 @@ def test_an_unknown_node_type_is_named(canvas: Canvas) -> None:
         canvas.to_api()
 
 
-def test_subgraphs_are_refused_with_a_way_out() -> None:
-    with pytest.raises(Problem, match=r"Export \(API\)"):
-        workflow.to_api({"nodes": [], "definitions": {"subgraphs": [{}]}}, OBJECT_INFO)
-
-
 def node(kind: str, **inputs: Any) -> dict[str, Any]:
     return {"class_type": kind, "inputs": inputs, "_meta": {"title": kind}}
 

@@ -1,0 +1,69 @@
+"""The nodes in Chinese: labels and tooltips change, what is saved and queued does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from comfy_page import ComfyPage
+from playwright.sync_api import expect
+
+POLICY = "LayerwiseOffload_PlacementPolicy"
+
+
+def test_a_node_speaks_chinese_and_is_queued_as_ever(
+    comfy: ComfyPage, chinese: ComfyPage, example: dict[str, Any]
+) -> None:
+    comfy.load(example)
+    chinese.load(example)
+    assert chinese.prompt_without_titles() == comfy.prompt_without_titles()
+    shown = chinese.page.evaluate(
+        """id => {
+            const node = app.canvas.graph.getNodeById(id);
+            return { title: node.title, labels: node.widgets.map(w => w.label) };
+        }""",
+        chinese.node_id(POLICY),
+    )
+    assert shown["title"] == "放置策略"
+    assert shown["labels"][:3] == ["◇ 模式", "◆ 文本编码器", "◆ 图像编码器"]
+    chinese.center_on(chinese.node_id(POLICY))
+    if chinese.renderer == "nodes2":
+        expect(chinese.page.get_by_text("显存预算").first).to_be_visible()
+
+
+def test_the_panel_is_chinese_too(chinese: ComfyPage) -> None:
+    node_id = chinese.add(POLICY)
+    chinese.page.evaluate(
+        """id => {
+            const node = app.canvas.graph.getNodeById(id), widget = node.widgets.find(w => w.name === "vae");
+            widget.value = "cpu";
+            widget.callback(widget.value, app.canvas, node);
+        }""",
+        node_id,
+    )
+    expect(chinese.page.get_by_role("button", name="加载策略文件…")).to_be_visible()
+    expect(chinese.page.get_by_role("button", name="把“VAE”恢复为 auto")).to_be_visible()
+    expect(chinese.page.locator(".lwo-field[data-name=mode]")).to_contain_text("◇模式: auto")
+
+
+def test_what_a_language_does_not_say_stays_english(chinese: ComfyPage) -> None:
+    texts = {"zh": {"layerwiseOffload": {"resetField": "把 {field} 恢复"}}}
+    chinese.page.route("**/i18n", lambda route: route.fulfill(json=texts))
+    try:
+        assert chinese.page.evaluate(
+            """async () => {
+                const entry = performance.getEntriesByType("resource").find(e => e.name.endsWith("/strings.mjs"));
+                const { loadTexts, text } = await import(`${entry.name}?again`);
+                await loadTexts();
+                return [text("resetField", { field: "vae" }), text("copyYaml")];
+            }"""
+        ) == ["把 vae 恢复", "Copy as YAML"]
+    finally:
+        chinese.page.unroute("**/i18n")
+
+
+def test_the_help_page_of_a_node_is_chinese_too(chinese: ComfyPage) -> None:
+    chinese.select(chinese.add(POLICY))
+    chinese.page.get_by_test_id("info-button").click()
+    panel = chinese.page.get_by_test_id("properties-panel")
+    expect(panel.get_by_role("heading", name="示例", exact=True)).to_be_visible()
+    expect(panel.get_by_role("row", name="resident")).to_contain_text("整个常驻设备")
