@@ -31,8 +31,14 @@ class _LayerForward:
         # Traced by `torch.compile`, the exchange of weights would be compiled in. A streamed layer runs as it is.
         dynamo = sys.modules.get("torch._dynamo")
         self._call = dynamo.disable(_call) if dynamo is not None else _call
-        self.__signature__ = inspect.signature(module.forward)
         self.__doc__ = module.forward.__doc__
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """That of the `forward` it stands for. Asked for seldom, and slow to make."""
+        module = self._module()
+        assert module is not None
+        return inspect.signature(self.previous or partial(type(module).forward, module))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         module = self._module()
