@@ -43,12 +43,13 @@ class Run:
 
 def main(arguments: list[str] | None = None) -> None:
     options = _options(arguments)
+    asked = workflow.read(options.workflow)
     tree = comfyui_tree.require()
     ensure_models(demo_models())
     print(f"… starting ComfyUI {comfyui_tree.version(tree)} on the CPU (10 to 30 s)", flush=True)
     with ComfyServer(Path(sys.executable), tree, demo_models(), options.port) as server:
         client = ComfyClient(server.url)
-        with_pack = workflow.load(options.workflow, client.object_info())
+        with_pack = workflow.to_prompt(asked, client.object_info())
         plain = workflow.without_pack(with_pack)
         if plain == with_pack:
             raise Problem(

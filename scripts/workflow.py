@@ -31,17 +31,29 @@ LOADER_PASSES_ON = ("model", "clip", "vae", "clip_vision")
 
 def load(file: Path, object_info: ObjectInfo) -> Prompt:
     """Read a workflow file of either format as an API prompt."""
+    return to_prompt(read(file), object_info)
+
+
+def read(file: Path) -> Workflow | Prompt:
+    """Read a workflow file of either format as it is.
+
+    Raises:
+        Problem: it cannot be read, or is no workflow.
+    """
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise Problem(f"the workflow {file} cannot be read: {error.strerror}.") from error
     except ValueError as error:
         raise Problem(f"the workflow {file} is not JSON: {error}.") from error
-    if isinstance(document, dict) and isinstance(document.get("nodes"), list):
-        return to_api(document, object_info)
-    if isinstance(document, dict) and document and all(_is_api_node(node) for node in document.values()):
+    if isinstance(document, dict) and (_is_ui_format(document) or _is_prompt(document)):
         return document
     raise Problem(f"{file} is neither a workflow nor an API prompt; use ComfyUI's Save or Export (API).")
+
+
+def to_prompt(document: Workflow | Prompt, object_info: ObjectInfo) -> Prompt:
+    """Turn what `read` gives into an API prompt."""
+    return to_api(document, object_info) if _is_ui_format(document) else document
 
 
 def to_api(workflow: Workflow, object_info: ObjectInfo) -> Prompt:
@@ -218,6 +230,14 @@ def _without_readers_of(plain: Prompt, gone: set[str]) -> Prompt:
             return plain
         gone = gone | readers
         plain = {node_id: node for node_id, node in plain.items() if node_id not in readers}
+
+
+def _is_ui_format(document: Workflow | Prompt) -> bool:
+    return isinstance(document.get("nodes"), list)
+
+
+def _is_prompt(document: Workflow | Prompt) -> bool:
+    return bool(document) and all(_is_api_node(node) for node in document.values())
 
 
 def _is_api_node(node: Any) -> bool:

@@ -103,15 +103,22 @@ def test_the_demo_with_a_port_in_use_says_so_and_writes_nothing(tmp_path: Path) 
     assert not (tmp_path / "out").exists()
 
 
-def test_the_demo_with_a_policy_typo_says_so_and_writes_nothing(
-    tmp_path: Path, changed: Callable[..., Prompt]
-) -> None:
+def test_the_demo_with_a_policy_typo_says_so_and_writes_nothing(tmp_path: Path) -> None:
+    nodes = {
+        "1": ("VAELoader", {"vae_name": "demo_vae_16ch.safetensors"}),
+        "2": (POLICY, {"vram_budget": "6GBB"}),
+        "3": ("LayerwiseOffload_Loader", {"vae": ["1", 0], "policy": ["2", 0]}),
+        "4": ("EmptySD3LatentImage", {"width": 64, "height": 64, "batch_size": 1}),
+        "5": ("VAEDecode", {"samples": ["4", 0], "vae": ["3", 2]}),
+        "6": ("SaveImage", {"images": ["5", 0], "filename_prefix": "typo"}),
+    }
+    prompt = {node_id: {"class_type": kind, "inputs": inputs} for node_id, (kind, inputs) in nodes.items()}
     file = tmp_path / "typo.json"
-    file.write_text(json.dumps(changed(POLICY, vram_budget="6GBB")), encoding="utf-8")
+    file.write_text(json.dumps(prompt), encoding="utf-8")
     done = run_demo(tmp_path / "out", "--workflow", str(file))
     assert done.returncode == 1
     assert len(sentences(done.stderr)) == 1
-    assert done.stderr.startswith("error: node 7 (Placement Policy")
+    assert done.stderr.startswith(f"error: node 2 ({POLICY})")
     assert "6GBB" in done.stderr
     assert not (tmp_path / "out").exists()
 
@@ -135,10 +142,11 @@ def test_ctrl_c_in_the_middle_stops_the_server_too(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_the_demo_with_a_file_that_is_no_workflow_says_so(tmp_path: Path) -> None:
+def test_the_demo_with_a_file_that_is_no_workflow_says_so_at_once(tmp_path: Path) -> None:
     file = tmp_path / "other.json"
     file.write_text('{"placements": {}}', encoding="utf-8")
     done = run_demo(tmp_path / "out", "--workflow", str(file))
     assert done.returncode == 1
     assert len(sentences(done.stderr)) == 1
     assert "neither a workflow nor an API prompt" in done.stderr
+    assert done.stdout == "", "something was begun"
