@@ -239,8 +239,11 @@ class ComfyPage:
         )
 
     def select(self, node_id: str) -> None:
-        """Click on the node's title."""
+        """Click on the node's title, and wait until it is selected."""
         self.page.mouse.click(*self.title_of(node_id))
+        self.page.wait_for_function(
+            "id => [...app.canvas.selectedItems].some(n => String(n.id) === id)", arg=node_id, timeout=5_000
+        )
         self.frames()
 
     def select_all(self, *node_ids: str) -> None:
