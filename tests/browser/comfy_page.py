@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from playwright.sync_api import ConsoleMessage, Error, Page, Request
+from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 from scripts.comfy_client import Prompt
 from scripts.places import ROOT
@@ -239,11 +240,19 @@ class ComfyPage:
         )
 
     def select(self, node_id: str) -> None:
-        """Click on the node's title, and wait until it is selected."""
-        self.page.mouse.click(*self.title_of(node_id))
-        self.page.wait_for_function(
-            "id => [...app.canvas.selectedItems].some(n => String(n.id) === id)", arg=node_id, timeout=5_000
-        )
+        """Click on the node's title until it is selected: a busy canvas may still hold the pointer of a last drag."""
+        for last in (False, False, True):
+            self.page.mouse.click(*self.title_of(node_id))
+            try:
+                self.page.wait_for_function(
+                    "id => [...app.canvas.selectedItems].some(n => String(n.id) === id)",
+                    arg=node_id,
+                    timeout=5_000,
+                )
+                break
+            except PlaywrightTimeout:
+                if last:
+                    raise
         self.frames()
 
     def select_all(self, *node_ids: str) -> None:
