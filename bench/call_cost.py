@@ -113,7 +113,7 @@ def ours() -> list[System]:
 
     new, two, others = blocks(36), blocks(2, HOST), blocks(34)
     return [
-        System("ours, first use", NOTHING, "asks each weight whether it is on the host", new, first_use(new)),
+        System("ours, first use", NOTHING, "notes that it runs", new, first_use(new)),
         system("ours", NOTHING, "none: layers of which nothing is streamed are not wrapped", blocks(36)),
         system("ours", EXCHANGE, "dictionary entries; the layers are in their slots", blocks(2, HOST)),
         system("ours, mixed", EXCHANGE, "the same for 2 layers of 36; the others are resident", two + others),

@@ -99,6 +99,7 @@ class Streamer:
         self._slots: Slots | None = None
         self._areas = Areas([], 0)
         self._running: list[int] = []
+        self._idle: set[int] = set()  # units that had nothing to copy when weights were last moved
         self._held: dict[int, _Occupant] = {}
         self._leaving: list[tuple[Region, Event]] = []  # memory that was given up, and when it is free
 
@@ -207,6 +208,9 @@ class Streamer:
             self._running.pop()
 
     def _run(self, index: int, position: int, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if index in self._idle:
+            self._look_ahead(position)
+            return forward(*args, **kwargs)
         occupant = self._held.get(index)
         if occupant is None or self._volatile or not occupant.is_current():
             exchanges = self._exchanges(index)
@@ -339,10 +343,11 @@ class Streamer:
     def _wrap(self) -> None:
         """Wrap the units that have weights to copy; every layer until a use has told how often it runs."""
         unknown = self._units.layers if self._trace.passes is None else 0
+        self._idle = {index for index in range(len(self._units.all)) if not self._exchanges(index)}
         for index, unit in enumerate(self._units.all):
             if wrapper_of(unit.module) is not None:
                 unwrap(unit.module)
-            if index < unknown or self._exchanges(index):
+            if index < unknown or index not in self._idle:
                 wrap(unit.module, index, self)
 
     def _is_to_copy(self, parameter: nn.Parameter) -> bool:

@@ -7,7 +7,7 @@ import sys
 import weakref
 from collections.abc import Callable
 from copy import copy, deepcopy
-from functools import partial
+from functools import cache, partial
 from typing import Any, Protocol
 
 from torch import nn
@@ -28,9 +28,8 @@ class _LayerForward:
         self.runner: Callable[[], Runner | None] = weakref.ref(runner)
         self._module = weakref.ref(module)
         self._index = index
-        # Traced by `torch.compile`, the exchange of weights would be compiled in. A streamed layer runs as it is.
         dynamo = sys.modules.get("torch._dynamo")
-        self._call = dynamo.disable(_call) if dynamo is not None else _call
+        self._call = _opaque(dynamo) if dynamo is not None else _call
         self.__doc__ = module.forward.__doc__
 
     @property
@@ -71,6 +70,13 @@ def _call(
     if runner is None:
         return forward(*args, **kwargs)
     return runner.run(index, forward, args, kwargs)
+
+
+@cache
+def _opaque(dynamo: Any) -> Callable[..., Any]:
+    """Return the call as `torch.compile` leaves it alone: traced, the exchange of weights would be compiled in."""
+    opaque: Callable[..., Any] = dynamo.disable(_call)
+    return opaque
 
 
 def wrap(module: nn.Module, index: int, runner: Runner) -> None:
