@@ -17,6 +17,7 @@ from offload_runtime.engine import Lane, Layer, Ledger, MemoryTier, PackedWeight
 from tests.sim import Accelerator
 from tests.sim.crosscheck.decoder import Decoder
 from tests.sim.crosscheck.standins import GEOMETRIES, StandIn, build
+from tests.sim.crosscheck.systems import measure
 from tests.sim.profile import profile_named
 
 from .engine_bound import Steps, Work, lower_bound
@@ -135,14 +136,8 @@ def run(case: Case) -> Result:
     """Run a case twice, and measure the second time: the first has taught the engine the order."""
     with Accelerator(case.profile, shapes=True, cap=EVERYTHING) as sim:
         use, layers_mb = stream(sim, case)
-        with torch.inference_mode():
-            use()
-            torch.accelerator.synchronize()
-            sim.memory.reset_peak()
-            with sim.measure() as measured:
-                use()
-        weights = sim.memory.weights_peak / MB
-    return Result(measured.ms, layers_mb(), weights, measured.to_device / MB)
+        row = measure(sim, use)
+    return Result(row.ms, layers_mb(), row.weights, row.copied)
 
 
 def bound(case: Case, work: Work) -> float:

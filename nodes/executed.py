@@ -5,11 +5,11 @@ It travels in the executed output, so that it is there for cached nodes and for 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from ..offload_runtime.policy import PlacementRow, Policy, Setting, spell_value
+from ..offload_runtime.policy import PlacementRow, Policy, Setting, spell_value, upstream
 
 LOADER = "LayerwiseOffload_Loader"
 POLICY = "LayerwiseOffload_PlacementPolicy"
@@ -24,23 +24,17 @@ _SETTINGS = {"mode": Setting.MODE, "strict": Setting.STRICT, "vram_budget": Sett
 Graph = Mapping[str, Mapping[str, Any]]
 
 
-def prompt_graph(prompt: Any) -> Graph:
-    """Return node id → node of a `DYNPROMPT`."""
-    return {name: prompt.get_node(name) for name in prompt.all_node_ids()}
-
-
 def policy_nodes(graph: Graph, loader: str) -> list[str]:
     """Return the policy nodes whose values reach a loader, through whatever nodes stand between."""
-    start = _source(graph[loader], "policy")
-    return sorted(n for n in _upstream(graph, start) if graph[n]["class_type"] in POLICY_NODES)
+    return sorted(
+        n for n in upstream(graph, _input(graph, loader, "policy")) if graph[n]["class_type"] in POLICY_NODES
+    )
 
 
 def common_policy_nodes(graph: Graph, report: str) -> list[str]:
     """Return the policy nodes of all loaders in front of a report, or none where the loaders have different ones."""
-    start = _source(graph[report], "placements")
-    chains = [
-        policy_nodes(graph, node) for node in _upstream(graph, start) if graph[node]["class_type"] == LOADER
-    ]
+    before = upstream(graph, _input(graph, report, "placements"))
+    chains = [policy_nodes(graph, node) for node in before if graph[node]["class_type"] == LOADER]
     return chains[0] if chains and all(chain == chains[0] for chain in chains) else []
 
 
@@ -75,18 +69,5 @@ def decisions(
     }
 
 
-def _source(node: Mapping[str, Any], name: str) -> str | None:
-    value = node.get("inputs", {}).get(name)
-    return str(value[0]) if isinstance(value, list) and len(value) == 2 else None
-
-
-def _upstream(graph: Graph, start: str | None) -> Iterator[str]:
-    """Yield a node and all that it depends on, each once."""
-    waiting, seen = [start], set()
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in seen or node not in graph:
-            continue
-        seen.add(node)
-        yield node
-        waiting.extend(_source(graph[node], name) for name in graph[node].get("inputs", {}))
+def _input(graph: Graph, node: str, name: str) -> Any:
+    return graph[node].get("inputs", {}).get(name)

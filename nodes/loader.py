@@ -10,12 +10,13 @@ from comfy_api.latest import io
 
 from ..offload_runtime.adapter import SLOTS, Placements, apply_policy, candidate_files
 from ..offload_runtime.errors import AttachError
-from ..offload_runtime.policy import PlacementRow, Policy
+from ..offload_runtime.policy import PlacementRow, Policy, is_link
 from ..offload_runtime.policy.files import DEFAULT_FILE
 from . import sockets
 from .compat import known_options
-from .executed import decisions, policy_nodes, prompt_graph
+from .executed import decisions, policy_nodes
 from .policy_files import fingerprint, policy_folder
+from .provenance import prompt_graph
 
 
 class LoaderNode(io.ComfyNode):
@@ -107,7 +108,7 @@ class LoaderNode(io.ComfyNode):
 def _refuse_empty_outputs(graph: Mapping[str, Any], node_id: str, objects: Mapping[str, Any]) -> None:
     for other, node in graph.items():
         for value in node.get("inputs", {}).values():
-            if not isinstance(value, list) or len(value) != 2 or str(value[0]) != node_id:
+            if not is_link(value) or str(value[0]) != node_id:
                 continue
             slot = SLOTS[value[1]] if value[1] < len(SLOTS) else None
             if slot is not None and slot not in objects:

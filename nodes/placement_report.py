@@ -9,7 +9,8 @@ from comfy_api.latest import io
 from ..offload_runtime.adapter import Placements
 from . import sockets
 from .compat import known_options
-from .executed import common_policy_nodes, decisions, prompt_graph
+from .executed import common_policy_nodes, decisions
+from .provenance import prompt_graph
 
 
 class PlacementReportNode(io.ComfyNode):

@@ -1,10 +1,15 @@
-"""Which inputs of the running node are linked, and from where."""
+"""The prompt that runs, and which inputs of the running node are linked, and from where."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ..offload_runtime.policy import linked_from
+
+
+def prompt_graph(prompt: Any) -> dict[str, Any]:
+    """Return node id → node of a `DYNPROMPT`."""
+    return {name: prompt.get_node(name) for name in prompt.all_node_ids()}
 
 
 def links(prompt: Any, node_id: str | None, inputs: tuple[str, ...]) -> dict[str, str]:
@@ -17,4 +22,4 @@ def links(prompt: Any, node_id: str | None, inputs: tuple[str, ...]) -> dict[str
     """
     if prompt is None or node_id is None:
         return {}
-    return linked_from({name: prompt.get_node(name) for name in prompt.all_node_ids()}, node_id, inputs)
+    return linked_from(prompt_graph(prompt), node_id, inputs)

@@ -11,9 +11,10 @@ import comfy.model_management as mm
 from ..engine import Ledger, Stack, parameter_bytes, slot_bytes_for
 from ..policy import ComponentFacts, Policy, resolve
 from . import hardware
+from .attachment import strip
 from .backends import trace_of
 from .choose import choose_backend
-from .dynamic import is_dynamic, take_off
+from .dynamic import is_dynamic
 from .handles import Handle, open_handle
 from .placed import Placed, Placements
 from .structure import find_stacks
@@ -46,7 +47,7 @@ def apply_policy(
     opened = []
     for slot, value in objects.items():
         handle = open_handle(slot, value, names)
-        take_off(handle.patcher)  # of an earlier loader in a row: the later one wins
+        strip(handle.patcher)  # of an earlier loader in a row: the later one wins
         names.add(handle.component)
         opened.append((handle, find_stacks(handle.patcher.model)))
     facts = [_component_facts(handle, stacks) for handle, stacks in opened]

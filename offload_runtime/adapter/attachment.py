@@ -86,13 +86,13 @@ def attach(patcher: Any, attachment: Attachment, on_clone: Callable[[Any, Any], 
 
 
 def strip(patcher: Any) -> None:
-    """Take our contact points off a patcher that is not loaded, such as a fresh clone."""
+    """Take our contact points off a patcher that is not loaded, whichever backend put them there."""
     if patcher.attachments.pop(KEY, None) is not None:
         patcher.size = 0  # a clone is told the size that we gave; ComfyUI measures it again
     # Core copies this to clones. One that is patched or dies would put its layers in, or take ours out.
     patcher.is_injected = False
     patcher.injections.pop(KEY, None)
-    for event in (CallbacksMP.ON_CLONE, CallbacksMP.ON_DETACH):
+    for event in (CallbacksMP.ON_LOAD, CallbacksMP.ON_CLONE, CallbacksMP.ON_DETACH):
         patcher.remove_callbacks_with_key(event, KEY)
     for name in _OVERRIDES:
         patcher.__dict__.pop(name, None)

@@ -24,8 +24,6 @@ from .dynamic_pages import PAGE, allowed_bytes, needed_pages, resident_bytes
 from .embedding import HostEmbeddings, stays_on_host
 from .handles import Handle
 
-_EVENTS = (CallbacksMP.ON_LOAD, CallbacksMP.ON_CLONE, CallbacksMP.ON_DETACH)
-
 
 def is_dynamic(patcher: Any) -> bool:
     """Tell whether ComfyUI pages the weights of a patcher in by itself; older versions never do."""
@@ -47,12 +45,6 @@ def choose_dynamic(decision: Decision, handle: Handle, loops: bool) -> Backend:
         return Untouched(COMFYUI, how, handle.patcher)
     wish = Wish(decision.placement, decision.asked is not None, decision.budget_asked, loops)
     return Paged(handle, wish)
-
-
-def take_off(patcher: Any) -> None:
-    """Take our contact points off a patcher that is not loaded, whichever backend put them there."""
-    strip(patcher)
-    patcher.remove_callbacks_with_key(CallbacksMP.ON_LOAD, KEY)
 
 
 def _to_cpu(handle: Handle) -> Backend:
@@ -78,7 +70,7 @@ class Attached:
 
     def put_on(self, patcher: Any, on_clone: Callable[[Any, Any], None]) -> None:
         """Put the contact points on a patcher, in place of those that are there."""
-        take_off(patcher)
+        strip(patcher)
         patcher.set_attachments(KEY, self)
         if self.place.wish.placement is not Placement.AUTO:
             patcher.set_injections(KEY, [PatcherInjection(self.inject, self.eject)])
@@ -125,7 +117,7 @@ class Paged:
         """Give a patcher of this model a place of its own; clones get one when they are made."""
         model = self._model()
         if model is None or patcher.model is not model or not is_dynamic(patcher):
-            take_off(patcher)  # a copy of the model, for another device or without dynamic VRAM: ComfyUI's
+            strip(patcher)  # a copy of the model, for another device or without dynamic VRAM: ComfyUI's
             return
         place = Place(self._wish, model, self._device, stacks)
         streams = self._wish.placement is Placement.LAYERWISE or self._wish.budget is not None

@@ -12,6 +12,8 @@ from typing import Any
 
 import folder_paths
 
+from ..policy import upstream
+
 _SUFFIXES = (".safetensors", ".sft")
 
 
@@ -25,23 +27,11 @@ def candidate_files(prompt: Mapping[str, Any], node_id: str, slot: str) -> list[
     """
     link = prompt.get(node_id, {}).get("inputs", {}).get(slot)
     found: dict[Path, None] = {}
-    for node in _ancestors(prompt, link):
-        for value in node.get("inputs", {}).values():
+    for ancestor in upstream(prompt, link):
+        for value in prompt[ancestor].get("inputs", {}).values():
             if isinstance(value, str) and value.lower().endswith(_SUFFIXES):
                 found.update(dict.fromkeys(_resolve(value)))
     return list(found)
-
-
-def _ancestors(prompt: Mapping[str, Any], link: Any) -> Iterator[Mapping[str, Any]]:
-    queue, seen = [link], set()
-    while queue:
-        current = queue.pop(0)
-        if not isinstance(current, list) or not current or str(current[0]) in seen:
-            continue
-        seen.add(str(current[0]))
-        node = prompt.get(str(current[0]), {})
-        yield node
-        queue.extend(node.get("inputs", {}).values())
 
 
 def _resolve(name: str) -> Iterator[Path]:

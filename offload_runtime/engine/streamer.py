@@ -208,16 +208,10 @@ class Streamer:
             self._running.pop()
 
     def _run(self, index: int, position: int, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        if index in self._idle:
+        occupant = self._occupant(index, position)
+        if occupant is None:
             self._look_ahead(position)
             return forward(*args, **kwargs)
-        occupant = self._held.get(index)
-        if occupant is None or self._volatile or not occupant.is_current():
-            exchanges = self._exchanges(index)
-            if not exchanges:
-                self._look_ahead(position)
-                return forward(*args, **kwargs)
-            occupant = self._bring(index, position, exchanges)
         self._wait(index, occupant)
         swaps = occupant.swaps
         try:
@@ -229,6 +223,16 @@ class Streamer:
             for parameters, name, master, _ in swaps:
                 parameters[name] = master
             occupant.released = self._lane.mark()
+
+    def _occupant(self, index: int, position: int) -> _Occupant | None:
+        """Return a unit in the slots, on its way there at least, or None when it has nothing to copy."""
+        if index in self._idle:
+            return None
+        occupant = self._held.get(index)
+        if occupant is not None and not self._volatile and occupant.is_current():
+            return occupant
+        exchanges = self._exchanges(index)
+        return self._bring(index, position, exchanges) if exchanges else None
 
     def _bring(self, index: int, position: int, exchanges: list[_Exchange]) -> _Occupant:
         """Start to copy a unit that was not expected."""

@@ -10,7 +10,7 @@ from .components import COMPONENTS, SELECTORS, HostTier, Mode, Placement, base_n
 from .decision import Decision, Plan
 from .facts import ComponentFacts, MachineFacts
 from .policy import Policy
-from .provenance import linked_from
+from .provenance import is_link, linked_from, upstream
 from .quantities import Budget, format_bytes, parse_budget, parse_size
 from .report import PlacementRow, Report, decision_table, unused_notes
 from .resolve import resolve
@@ -45,6 +45,7 @@ __all__ = [
     "decision_table",
     "format_bytes",
     "group_of",
+    "is_link",
     "is_set",
     "linked_from",
     "normalize_selector",
@@ -54,4 +55,5 @@ __all__ = [
     "resolve",
     "spell_value",
     "unused_notes",
+    "upstream",
 ]

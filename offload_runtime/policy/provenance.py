@@ -7,7 +7,7 @@ not in the prompt at all. The value of a link is only known when the node runs; 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 
@@ -21,10 +21,28 @@ def linked_from(prompt: Mapping[str, Any], node_id: str | None, inputs: tuple[st
     """
     node = prompt.get(node_id or "")
     given = node.get("inputs", {}) if isinstance(node, Mapping) else {}
-    return {name: _call(prompt, given[name][0]) for name in inputs if _is_link(given.get(name))}
+    return {name: _call(prompt, given[name][0]) for name in inputs if is_link(given.get(name))}
 
 
-def _is_link(value: Any) -> bool:
+def upstream(prompt: Mapping[str, Any], link: Any) -> Iterator[str]:
+    """Yield the ids of the nodes that the value of a link depends on, each once, the nearest first.
+
+    Args:
+        prompt: node id → node, as in an API prompt.
+        link: the value of an input; nothing comes before one that is no link.
+    """
+    waiting, seen = [link], set()
+    for value in waiting:  # grows while it is walked
+        node_id = str(value[0]) if is_link(value) else None
+        if node_id is None or node_id in seen or node_id not in prompt:
+            continue
+        seen.add(node_id)
+        yield node_id
+        waiting.extend(prompt[node_id].get("inputs", {}).values())
+
+
+def is_link(value: Any) -> bool:
+    """Tell a link from a value that was typed."""
     return isinstance(value, (list, tuple)) and len(value) == 2 and isinstance(value[1], int)
 
 

@@ -47,7 +47,8 @@ def test_a_use_that_runs_nothing_keeps_the_prediction() -> None:
     assert list(trace.expected) == [1, 0]
 
 
-def test_a_use_that_broke_off_does_not_replace_a_longer_one() -> None:
+def broken_off() -> Trace:
+    """A trace of four layers whose next use an error has ended in the first one."""
     trace = Trace()
     trace.begin_use(range(4))
     for layer in (0, 1, 2, 3):
@@ -55,19 +56,18 @@ def test_a_use_that_broke_off_does_not_replace_a_longer_one() -> None:
     trace.begin_use(())
     trace.record(0)
     trace.break_off()
+    return trace
+
+
+def test_a_use_that_broke_off_does_not_replace_a_longer_one() -> None:
+    trace = broken_off()
     trace.begin_use(())
     assert trace.expected == [0, 1, 2, 3]
 
 
 def test_a_use_that_went_on_after_an_error_was_a_whole_one() -> None:
     """A VAE that runs out of memory is asked for tiles instead."""
-    trace = Trace()
-    trace.begin_use(range(4))
-    for layer in (0, 1, 2, 3):
-        trace.record(layer)
-    trace.begin_use(())
-    trace.record(0)
-    trace.break_off()
+    trace = broken_off()
     trace.record(0)
     trace.begin_use(())
     assert trace.expected == [0, 0]
