@@ -1,5 +1,6 @@
 # Needs Python 3.10 or newer and, the first time, a package index. Everything lands in .venv and .cache;
-# LAYERWISE_VENV and LAYERWISE_CACHE move them, COMFYUI_PATH uses another ComfyUI tree.
+# LAYERWISE_VENV and LAYERWISE_CACHE move them, COMFYUI_PATH uses another ComfyUI tree, and LAYERWISE_TREES is a folder
+# of further trees that the tests run on as well.
 
 PYTHON ?= python3
 VENV := $(or $(LAYERWISE_VENV),.venv)
@@ -8,9 +9,8 @@ BIN := $(VENV)/Scripts
 else
 BIN := $(VENV)/bin
 endif
-PYTEST := "$(BIN)/python" -m pytest -q
 
-.PHONY: help demo test lint format types imports test-unit test-sim test-comfy test-server test-browser fixtures env env-dev env-browser clean distclean
+.PHONY: help demo test test-floors lint format types imports test-unit test-sim test-comfy test-server test-browser fixtures env env-dev env-browser clean distclean
 .NOTPARALLEL:
 
 help: ## this list
@@ -19,7 +19,10 @@ help: ## this list
 demo: env ## render the example with and without the pack; WORKFLOW=file.json and PORT=8188 are optional
 	@"$(BIN)/python" -m scripts.demo $(if $(WORKFLOW),--workflow "$(WORKFLOW)")
 
-test: env-dev lint types imports test-unit test-sim test-comfy test-server test-browser ## all checks, as CI runs them
+test: env-dev lint types imports test-floors test-browser ## all checks, as CI runs them
+
+test-floors: env-dev ## all floors but the browser's, side by side, on every ComfyUI tree that is there
+	@"$(BIN)/python" -m scripts.floors unit sim comfy server
 
 lint: env-dev ## ruff: rules and format
 	@"$(BIN)/ruff" check .
@@ -35,10 +38,8 @@ types: env-dev ## mypy, strict
 imports: env-dev ## the import contract between the layers
 	@"$(BIN)/lint-imports"
 
-# Each floor is a process of its own: floors that import ComfyUI change the interpreter for good.
 test-unit test-sim test-comfy test-server test-browser: test-%: env-dev
-	@if [ ! -d tests/$* ]; then echo "== tests/$*: not there yet"; exit 0; fi; echo "== tests/$*"; \
-	COMFYUI_PATH="$$("$(BIN)/python" -m scripts.comfyui_tree)" $(PYTEST) tests/$*
+	@"$(BIN)/python" -m scripts.floors $*
 
 test-unit: ## pure functions
 test-sim: ## the simulated accelerator

@@ -31,15 +31,19 @@ def locate() -> Path | None:
     asked = os.environ.get("COMFYUI_PATH")
     if asked:
         tree = Path(asked).expanduser().absolute()
-        missing = [sign for sign in SIGNS_OF_COMFYUI if not (tree / sign).is_file()]
-        if missing:
+        if missing := lacks(tree):
             raise Problem(
-                f"COMFYUI_PATH is {tree}, which is not a ComfyUI tree (no {missing[0]} in it); "
+                f"COMFYUI_PATH is {tree}, which is not a ComfyUI tree (no {missing} in it); "
                 "point it at the folder that holds ComfyUI's main.py, or unset it."
             )
         return tree
     tree = _unpacked()
     return tree if tree.is_dir() else None
+
+
+def lacks(tree: Path) -> str | None:
+    """Return a file that a ComfyUI tree has and this folder has not, or None when it is one."""
+    return next((sign for sign in SIGNS_OF_COMFYUI if not (tree / sign).is_file()), None)
 
 
 def download(python: Path) -> Path:
