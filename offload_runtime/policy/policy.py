@@ -64,6 +64,7 @@ class Policy:
         strict: str | None = None,
         vram_budget: str | None = None,
         placements: Mapping[str, str | None] | None = None,
+        selectors: Mapping[str, str] | None = None,
         via: Mapping[str, str] | None = None,
     ) -> Policy:
         """Build a policy from the raw widget values of one node; `None` and `auto` are not set.
@@ -73,17 +74,22 @@ class Policy:
             mode: a `Mode`, spelled.
             strict: `on` or `off`.
             vram_budget: the VRAM that all components together may hold, such as `6GB` or `50%`.
-            placements: selector → placement, spelled.
-            via: selector, `mode`, `strict` or `vram_budget` → the node that its value is linked from.
+            placements: widget → placement, spelled.
+            selectors: widget → the selector that it places, where that is not its name.
+            via: widget → the node that its value is linked from.
 
         Raises:
             PolicyError: a value cannot be understood.
         """
+        named = selectors or {}
         rows: list[tuple[Setting, str, str, str | None]] = [
             (Setting.MODE, "all", "mode", mode),
             (Setting.STRICT, "all", "strict", strict),
             (Setting.TOTAL_BUDGET, "all", "vram_budget", vram_budget),
-            *((Setting.PLACEMENT, name, name, text) for name, text in (placements or {}).items()),
+            *(
+                (Setting.PLACEMENT, named.get(name, name), name, text)
+                for name, text in (placements or {}).items()
+            ),
         ]
         links = via or {}
         return cls(

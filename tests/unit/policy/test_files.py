@@ -11,7 +11,7 @@ from hypothesis import given
 
 from offload_runtime.errors import PolicyError
 from offload_runtime.policy import Policy, Setting, Source, SourceKind
-from offload_runtime.policy.files import dump_policy, parse_policy
+from offload_runtime.policy.files import as_json, dump_policy, parse_policy
 from offload_runtime.policy.files.codec import HEADER
 from offload_runtime.policy.files.reader import MAX_BYTES
 from offload_runtime.policy.files.schema import json_schema
@@ -49,7 +49,11 @@ def test_the_example_policies_are_read_and_survive_the_round_trip(file: Path) ->
 
 @given(s.policies(strict=True))
 def test_reading_what_was_written_gives_the_same_decisions(policy: Policy) -> None:
-    assert parse(dump_policy(policy)) == policy.flattened(FILE)
+    text = dump_policy(policy)
+    assert parse(text) == policy.flattened(FILE)
+    as_json_too = as_json(text)
+    json.loads(as_json_too)
+    assert parse(as_json_too) == policy.flattened(FILE)
 
 
 def test_a_written_file_says_who_asked() -> None:
