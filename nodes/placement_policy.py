@@ -7,8 +7,8 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..offload_runtime.errors import PolicyError
 from ..offload_runtime.policy import Mode, Placement, Policy, Source, SourceKind
+from .checks import check_budget
 from .compat import known_options
 from .provenance import links
 from .sockets import CATEGORY, PlacementPolicy
@@ -69,23 +69,9 @@ class PlacementPolicyNode(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(
-        cls,
-        mode: str | None = None,
-        text_encoder: str | None = None,
-        image_encoder: str | None = None,
-        vae: str | None = None,
-        diffusion_model: str | None = None,
-        vram_budget: str | None = None,
-        strict: str | None = None,
-    ) -> bool | str:
-        """Refuse a typo before anything runs, with the nearest valid words."""
-        places = (text_encoder, image_encoder, vae, diffusion_model)
-        try:
-            _policy(None, {}, mode, places, vram_budget, strict)
-        except PolicyError as error:
-            return str(error)
-        return True
+    def validate_inputs(cls, vram_budget: str | None = None) -> bool | str:
+        """Refuse a typo before anything runs."""
+        return check_budget(vram_budget)
 
     @classmethod
     def execute(
@@ -159,6 +145,7 @@ def _policy(
         mode=mode,
         strict=strict,
         vram_budget=vram_budget,
-        placements=dict(zip(SELECTORS.values(), places, strict=True)),
-        via={SELECTORS.get(name, name): node for name, node in via.items()},
+        placements=dict(zip(SELECTORS, places, strict=True)),
+        selectors=SELECTORS,
+        via=via,
     )

@@ -12,7 +12,15 @@ from comfy_api.latest import io
 
 from ..offload_runtime.errors import PolicyError
 from ..offload_runtime.policy import Policy, Source, SourceKind, is_set
-from ..offload_runtime.policy.files import DEFAULT_FILE, PolicyFolder, dump_policy, parse_policy
+from ..offload_runtime.policy.files import (
+    DEFAULT_FILE,
+    PolicyFolder,
+    as_json,
+    dump_policy,
+    file_name,
+    parse_policy,
+)
+from .checks import OpenList
 from .compat import known_options
 from .sockets import CATEGORY, PlacementPolicy
 
@@ -26,8 +34,8 @@ def fingerprint(name: str) -> str:
     """Return what changes when a policy file does, so that ComfyUI's cache does not keep its old values."""
     try:
         return hashlib.sha256(policy_folder().read(name)).hexdigest()
-    except PolicyError as error:
-        return str(error)
+    except PolicyError:
+        return ""  # whatever other files there are
 
 
 def policy_of(node_id: str | None, values: Mapping[str, Any]) -> Policy:
@@ -56,7 +64,7 @@ class LoadPolicyNode(io.ComfyNode):
             inputs=[
                 io.Combo.Input(
                     "file",
-                    options=["auto", *policy_folder().names()],
+                    options=OpenList(["auto", *policy_folder().names()]),
                     default="auto",
                     optional=True,
                     tooltip="A file in the folder layerwise_offload of ComfyUI's user directory. auto: none. The file "
@@ -90,13 +98,13 @@ class LoadPolicyNode(io.ComfyNode):
         cls, file: str | None = None, text: str | None = None, base: Policy | None = None
     ) -> str:
         """Read the file again when its content has changed."""
-        return fingerprint(file) if is_set(file) else ""
+        return fingerprint(str(file)) if is_set(file) else ""
 
     @classmethod
-    def validate_inputs(cls, file: str | None = None, text: str | None = None) -> bool | str:
-        """Refuse a broken file or text before anything runs, with line and column."""
+    def validate_inputs(cls, text: str | None = None) -> bool | str:
+        """Refuse a broken text before anything runs, with line and column."""
         try:
-            _read(None, file, text)
+            _read(None, None, text)
         except PolicyError as error:
             return str(error)
         return True
@@ -150,14 +158,16 @@ class SavePolicyNode(io.ComfyNode):
         text = dump_policy(policy)
         lines = [text]
         if is_set(file):
-            name = policy_folder().write(file, text, replace=overwrite == "on")
+            name = file_name(str(file))
+            content = as_json(text) if name.lower().endswith(".json") else text
+            policy_folder().write(name, content, replace=overwrite == "on")
             lines.insert(0, f"saved as {name}")
         return io.NodeOutput(text, ui={"text": lines})
 
 
 def _read(node_id: str | None, file: str | None, text: str | None) -> Policy:
-    policy = policy_folder().load(file) if is_set(file) else Policy()
+    policy = policy_folder().load(str(file)) if is_set(file) else Policy()
     if is_set(text):
         place = f"policy text, node {node_id}" if node_id is not None else "policy text"
-        policy = policy.extended(parse_policy(text, Source(SourceKind.FILE, place)))
+        policy = policy.extended(parse_policy(str(text), Source(SourceKind.FILE, place)))
     return policy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..offload_runtime.policy import linked_from
+from ..offload_runtime.policy import is_link, linked_from
 
 
 def prompt_graph(prompt: Any) -> dict[str, Any]:
@@ -22,4 +22,11 @@ def links(prompt: Any, node_id: str | None, inputs: tuple[str, ...]) -> dict[str
     """
     if prompt is None or node_id is None:
         return {}
-    return linked_from(prompt_graph(prompt), node_id, inputs)
+    given = prompt.get_node(node_id).get("inputs", {})
+    near = {
+        node_id,
+        *(value[0] for value in given.values() if is_link(value)),
+    }  # a graph may hold thousands more
+    return linked_from(
+        {name: prompt.get_node(name) for name in near if prompt.has_node(name)}, node_id, inputs
+    )

@@ -6,6 +6,7 @@ the same wherever it is dropped, and a mistake in it is the same sentence.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections.abc import Awaitable, Callable, Mapping
@@ -18,10 +19,17 @@ from . import placement_policy, policy_files, set_placement
 
 PREFIX = "/layerwise_offload/policy"
 
-_READERS: Mapping[str, Callable[[str, Mapping[str, Any]], Policy]] = {
+MAX_BYTES = 4 * 1024**2
+"""Bytes of a chain; a long one has a few thousand."""
+
+LOAD = "LayerwiseOffload_LoadPolicy"
+
+_PLAIN = (str, bool, int, float, type(None))
+_Reader = Callable[[str, Mapping[str, Any]], Policy]
+_READERS: Mapping[str, _Reader] = {
     "LayerwiseOffload_PlacementPolicy": placement_policy.policy_of,
     "LayerwiseOffload_SetPlacement": set_placement.policy_of,
-    "LayerwiseOffload_LoadPolicy": policy_files.policy_of,
+    LOAD: policy_files.policy_of,
 }
 
 
@@ -52,19 +60,36 @@ def dumped(data: bytes) -> dict[str, Any]:
     """Return the YAML text of a chain of nodes, each given as `class_type`, `id` and `inputs`, the first one first.
 
     Raises:
-        PolicyError: a value cannot be understood.
+        PolicyError: a value cannot be understood, or it is longer than any chain.
         ValueError: it is no such chain.
     """
-    try:
-        nodes = [
-            (_READERS[node["class_type"]], str(node["id"])[:40], dict(node["inputs"]))
-            for node in json.loads(data)["nodes"]
-        ]
-    except (KeyError, TypeError) as error:
-        raise ValueError("a chain of policy nodes is a list of class_type, id and inputs") from error
+    if len(data) > MAX_BYTES:
+        raise PolicyError(
+            f"a chain of policy nodes has at most {MAX_BYTES} bytes, and this one has {len(data)} bytes"
+        )
+    chain = _chain(data)
     return {
-        "text": dump_policy(Policy().extended(*(read(node_id, inputs) for read, node_id, inputs in nodes)))
+        "text": dump_policy(Policy().extended(*(read(node_id, inputs) for read, node_id, inputs in chain)))
     }
+
+
+def _chain(data: bytes) -> list[tuple[_Reader, str, dict[str, Any]]]:
+    try:
+        chain = []
+        for node in json.loads(data)["nodes"]:
+            kind, node_id, inputs = node["class_type"], node["id"], node["inputs"]
+            texts = ("file", "text") if kind == LOAD else ()
+            for name, value in inputs.items():
+                if not isinstance(value, str if name in texts and value is not None else _PLAIN):
+                    raise TypeError(name)
+            if not isinstance(node_id, (str, int)):
+                raise TypeError("id")
+            chain.append((_READERS[kind], str(node_id)[:40], inputs))
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+        raise ValueError(
+            "a chain of policy nodes is JSON: a list “nodes” of class_type, id and inputs, whose values are texts"
+        ) from error
+    return chain
 
 
 def _parse(request: Any, data: bytes) -> dict[str, Any]:
@@ -81,7 +106,8 @@ def _route(answer: Callable[[Any, bytes], dict[str, Any]]) -> Callable[[Any], Aw
 
         data = await request.read()
         try:
-            return web.json_response(answer(request, data))
+            # In a thread: a long file or chain must not stop the server for everybody.
+            return web.json_response(await asyncio.to_thread(answer, request, data))
         except PolicyError as error:
             # A person's mistake is an answer; a failed request would be an error of the page in the browser's log.
             mistake = {"message": str(error), "line": error.line, "column": error.column}

@@ -7,8 +7,8 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..offload_runtime.errors import PolicyError
 from ..offload_runtime.policy import COMPONENTS, SELECTORS, HostTier, Placement, Policy, Source, SourceKind
+from .checks import OpenList, check_budget
 from .compat import known_options
 from .provenance import links
 from .sockets import CATEGORY, PlacementPolicy
@@ -57,20 +57,9 @@ class SetPlacementNode(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(
-        cls,
-        component: str | None = None,
-        placement: str | None = None,
-        vram_budget: str | None = None,
-        host: str | None = None,
-        device: str | None = None,
-    ) -> bool | str:
-        """Refuse a typo before anything runs; any component name or comma list is allowed, not the listed ones only."""
-        try:
-            _policy(None, {}, component, placement, vram_budget, host, device)
-        except PolicyError as error:
-            return str(error)
-        return True
+    def validate_inputs(cls, vram_budget: str | None = None) -> bool | str:
+        """Refuse a typo before anything runs."""
+        return check_budget(vram_budget)
 
     @classmethod
     def execute(
@@ -93,7 +82,7 @@ def _inputs() -> list[io.Input]:
     return [
         io.Combo.Input(
             "component",
-            options=["auto", *SELECTORS, *(f"{name}_2" for name in COMPONENTS), "text_encoder_3"],
+            options=OpenList(["auto", *SELECTORS, *(f"{name}_2" for name in COMPONENTS), "text_encoder_3"]),
             default="auto",
             optional=True,
             tooltip="What the wish is for: a component, a group (dit, text_encoder, image_encoder, vae), default "

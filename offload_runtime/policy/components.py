@@ -6,7 +6,6 @@ The groups follow SGLang-Diffusion's component groups: `default` stands for the 
 
 from __future__ import annotations
 
-import functools
 import re
 from enum import Enum
 
@@ -70,17 +69,15 @@ DEFAULT_GROUPS = ("text_encoder", "image_encoder", "vae")
 SELECTORS = tuple(dict.fromkeys((*COMPONENTS, *GROUPS, "default", "all")))
 """Everything that a policy can name, apart from numbered components such as `text_encoder_2`."""
 
-_NUMBERED = re.compile(r"^(?P<base>.+?)_(?P<number>[1-9]\d{0,2})$")
+_NUMBER = re.compile(r"[1-9][0-9]{0,2}")
 
 
-@functools.cache
 def base_name(component: str) -> str:
     """Drop the number of a repeated component: `text_encoder_2` → `text_encoder`."""
-    match = _NUMBERED.match(component)
-    return match["base"] if match else component
+    base, _, number = component.rpartition("_")
+    return base if base and _NUMBER.fullmatch(number) else component
 
 
-@functools.cache
 def group_of(component: str) -> str | None:
     """Return the group that holds a component, or None when it is placed by name only."""
     base = base_name(component)

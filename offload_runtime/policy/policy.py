@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from .arguments import WORKFLOW_SETTINGS, Argument, ExplicitArguments, Setting, Source, SourceKind
-from .selectors import covers, parse_selectors, specificity
+from .selectors import covering, parse_selectors, specificity
 from .words import is_set, parse_value
 
 _ORDER = {setting: i for i, setting in enumerate(Setting)}
@@ -25,7 +26,7 @@ class Policy:
 
     def extended(self, *others: Policy) -> Policy:
         """Return this policy with later ones chained behind it."""
-        return Policy(sum((other.arguments for other in others), self.arguments))
+        return Policy(tuple(chain.from_iterable((self.arguments, *(other.arguments for other in others)))))
 
     def effective(self) -> Policy:
         """Return the values that decide something, in the order of a policy file, each with its source.
@@ -33,11 +34,13 @@ class Policy:
         A value is left out where one of higher precedence covers its whole selector: in one file beside it, its
         closer selector would win.
         """
-        kept: list[tuple[int, Argument]] = []
+        kept: dict[tuple[Setting, str], tuple[int, Argument]] = {}
         for turn, argument in _by_precedence(self.arguments):
-            if not any(_hides(k, k_turn == turn, argument) for k_turn, k in kept):
-                kept.append((turn, argument))
-        return Policy(tuple(sorted((argument for _, argument in kept), key=_in_file_order)))
+            own, *wider = ((argument.setting, selector) for selector in covering(argument.selector))
+            # Within one source the closer selector wins, so there a wider one hides nothing.
+            if own not in kept and all(kept[key][0] == turn for key in wider if key in kept):
+                kept[own] = turn, argument
+        return Policy(tuple(sorted((argument for _, argument in kept.values()), key=_in_file_order)))
 
     def flattened(self, source: Source) -> Policy:
         """Return a policy of one source that decides every component as this one does."""
@@ -61,6 +64,7 @@ class Policy:
         strict: str | None = None,
         vram_budget: str | None = None,
         placements: Mapping[str, str | None] | None = None,
+        selectors: Mapping[str, str] | None = None,
         via: Mapping[str, str] | None = None,
     ) -> Policy:
         """Build a policy from the raw widget values of one node; `None` and `auto` are not set.
@@ -70,17 +74,22 @@ class Policy:
             mode: a `Mode`, spelled.
             strict: `on` or `off`.
             vram_budget: the VRAM that all components together may hold, such as `6GB` or `50%`.
-            placements: selector → placement, spelled.
-            via: selector, `mode`, `strict` or `vram_budget` → the node that its value is linked from.
+            placements: widget → placement, spelled.
+            selectors: widget → the selector that it places, where that is not its name.
+            via: widget → the node that its value is linked from.
 
         Raises:
             PolicyError: a value cannot be understood.
         """
+        named = selectors or {}
         rows: list[tuple[Setting, str, str, str | None]] = [
             (Setting.MODE, "all", "mode", mode),
             (Setting.STRICT, "all", "strict", strict),
             (Setting.TOTAL_BUDGET, "all", "vram_budget", vram_budget),
-            *((Setting.PLACEMENT, name, name, text) for name, text in (placements or {}).items()),
+            *(
+                (Setting.PLACEMENT, named.get(name, name), name, text)
+                for name, text in (placements or {}).items()
+            ),
         ]
         links = via or {}
         return cls(
@@ -162,15 +171,6 @@ def _by_precedence(arguments: tuple[Argument, ...]) -> list[tuple[int, Argument]
         ranked.append((argument.source.kind, turn, position, argument))
     ranked.sort(key=lambda entry: entry[:3], reverse=True)
     return [(entry[1], entry[3]) for entry in ranked]
-
-
-def _hides(winner: Argument, same_source: bool, loser: Argument) -> bool:
-    """Tell whether a value of higher precedence leaves nothing for another one to decide."""
-    if winner.setting is not loser.setting:
-        return False
-    if same_source:  # there the closer selector wins, so a wider one hides nothing
-        return winner.selector == loser.selector
-    return covers(winner.selector, loser.selector)
 
 
 def _in_file_order(argument: Argument) -> tuple[bool, str, int]:

@@ -9,11 +9,10 @@ from fractions import Fraction
 from ..errors import PolicyError
 
 _UNITS = {"B": 1, "KB": 1024, "MB": 1024**2, "GB": 1024**3, "TB": 1024**4}
-_QUANTITY = re.compile(
-    r"^\s*(?P<number>[0-9]{1,15}(?:\.[0-9]{1,9})?)\s*(?P<unit>%|[KMGT]?i?B)\s*$", re.IGNORECASE
-)
-BUDGET_PATTERN = r"^\s*[0-9]{1,15}(\.[0-9]{1,9})?\s*(%|[KMGTkmgt]?[iI]?[bB])\s*$"
-"""The grammar of a budget, for JSON Schema."""
+BUDGET_PATTERN = r"^\s*([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*(%|[KMGTkmgt]?[iI]?[bB])\s*$"
+"""The grammar of a budget, for JSON Schema too. Letters in both cases: ignoring it, K would be the Kelvin sign."""
+_QUANTITY = re.compile(BUDGET_PATTERN)
+_ALMOST = re.compile(r"\s*([0-9]{1,12}(?:\.[0-9]{1,9}|,[0-9]{1,2})?)\s*(?:([KMGTkmgt])[A-Za-z]*)?\s*")
 
 
 @dataclass(frozen=True)
@@ -53,13 +52,15 @@ def parse_budget(text: str, where: str) -> Budget:
     match = _QUANTITY.match(text)
     if match is None:
         raise PolicyError(
-            f"{where}: “{text[:60]}” is not a budget; write auto, an amount such as 6GB, or a share such as 50%"
+            f"{where}: “{text[:60]}” is not a budget; "
+            + (_meant(text) or "write auto, an amount such as 6GB, or a share such as 50%")
         )
-    if match["unit"] == "%":
-        if float(match["number"]) > 100:
+    number, unit = match.groups()
+    if unit == "%":
+        if float(number) > 100:
             raise PolicyError(f"{where}: “{text}” is more than the whole card; a share is 0% to 100%")
-        return Budget(percent=float(match["number"]))
-    return Budget(bytes=_bytes(match))
+        return Budget(percent=float(number))
+    return Budget(bytes=_bytes(number, unit))
 
 
 def parse_size(text: str, where: str) -> int:
@@ -69,9 +70,11 @@ def parse_size(text: str, where: str) -> int:
         PolicyError: the text is not an amount with a unit.
     """
     match = _QUANTITY.match(text)
-    if match is None or match["unit"] == "%":
-        raise PolicyError(f"{where}: “{text[:60]}” is not an amount of memory; write it as 12GB or 800MB")
-    return _bytes(match)
+    if match is None or match[2] == "%":
+        raise PolicyError(
+            f"{where}: “{text[:60]}” is not an amount of memory; {_meant(text) or 'write it as 12GB or 800MB'}"
+        )
+    return _bytes(*match.groups())
 
 
 def format_bytes(count: int) -> str:
@@ -85,6 +88,16 @@ def format_bytes(count: int) -> str:
     return f"{count} B"
 
 
-def _bytes(match: re.Match[str]) -> int:
+def _bytes(number: str, unit: str) -> int:
     # Fractions, because a float would lose the last bytes of a large amount.
-    return int(Fraction(match["number"]) * _UNITS[match["unit"].upper().replace("I", "")])
+    return int(Fraction(number) * _UNITS[unit.upper().replace("I", "")])
+
+
+def _meant(text: str) -> str:
+    """Return “did you mean …” for an amount with half a unit, or with none: then the unit that its size is usual in."""
+    match = _ALMOST.fullmatch(text)
+    if match is None:
+        return ""
+    number = match[1].replace(",", ".")
+    usual = "G" if float(number) < 1000 else "M" if float(number) < 10_000_000 else ""
+    return f"did you mean {number}{(match[2] or usual).upper()}B?"

@@ -63,17 +63,19 @@ def specificity(selector: str, component: str) -> int:
     return _ALL if selector == "all" else 0
 
 
+def covering(selector: str) -> tuple[str, ...]:
+    """Return the canonical selectors that name every component which this one names, itself the first."""
+    if selector in ("all", "default"):
+        return tuple(dict.fromkeys((selector, "all")))
+    group = selector if selector in GROUPS else group_of(selector)  # as a selector, “vae” means the group
+    wider = (group, "default" if group in DEFAULT_GROUPS else None)
+    base = selector if selector in GROUPS else base_name(selector)
+    return tuple(dict.fromkeys(name for name in (selector, base, *wider, "all") if name))
+
+
 def covers(wide: str, narrow: str) -> bool:
     """Tell whether one canonical selector names every component that another one names."""
-    if wide in (narrow, "all"):
-        return True
-    if narrow == "all":
-        return False
-    if narrow == "default":
-        return False
-    if narrow in GROUPS:  # a group's name is also a component's: as a selector it means the group
-        return wide == "default" and narrow in DEFAULT_GROUPS
-    return specificity(wide, narrow) > 0
+    return wide in covering(narrow)
 
 
 def suggest(name: str, valid: Iterable[str]) -> str:

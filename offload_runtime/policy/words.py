@@ -15,7 +15,7 @@ UNSET = "auto"
 """The sentinel of every widget: the value that means "decide for me" and is never explicit."""
 
 _SWITCH = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}
-_DEVICE = re.compile(r"^(?:[a-z]+:)?(?P<index>\d{1,2})$")
+_DEVICE = re.compile(r"(?:[a-z]+:)?([0-9]{1,2})")
 _CHOICES: dict[Setting, type[Placement] | type[Mode] | type[HostTier]] = {
     Setting.PLACEMENT: Placement,
     Setting.MODE: Mode,
@@ -47,12 +47,12 @@ def parse_value(setting: Setting, text: object, where: str) -> Value:
             raise PolicyError(f"{where}: “{written[:60]}” is not a switch; write auto, on or off")
         return _SWITCH[written.lower()]
     if setting is Setting.DEVICE:
-        match = _DEVICE.match(written.lower())
+        match = _DEVICE.fullmatch(written.lower())
         if match is None:
             raise PolicyError(
                 f"{where}: “{written[:60]}” is not a device; write auto or its number, as in gpu:1"
             )
-        return int(match["index"])
+        return int(match[1])
     return parse_budget(written, where)
 
 

@@ -153,19 +153,55 @@ def test_two_nodes_with_the_same_widgets_do_not_mix(graph: Graph) -> None:
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        (node(POLICY, vae="resdent"), "resident"),
-        (node(POLICY, vram_budget="6GBB"), "“6GBB” is not a budget"),
-        (node(POLICY, strict="maybe"), "write auto, on or off"),
-        (node("SetPlacement", component="tex_encoder"), "did you mean text_encoder"),
-        (node("SetPlacement", component="vae", host="pined"), "did you mean pinned"),
-        (node("LoadPolicy", file="../x.offload.yaml"), "is not the name of a policy file"),
-        (node("LoadPolicy", file="nowhere.offload.yaml"), "there is no policy file"),
+        (node(POLICY, vram_budget="6GBB"), "vram_budget - “6GBB” is not a budget; did you mean 6GB?"),
+        (
+            node(POLICY, **ALL_AUTO | {"vram_budget": "8"}),
+            "vram_budget - “8” is not a budget; did you mean 8GB?",
+        ),
+        (node("SetPlacement", component="vae", vram_budget="8"), "did you mean 8GB?"),
         (node("LoadPolicy", text="mode: fast"), "line 1, column 7: mode: “fast” is not a mode"),
     ],
 )
-def test_typos_are_refused_before_anything_runs(graph: Graph, wrong: dict[str, Any], says: str) -> None:
-    errors = validate({"1": wrong, "2": node("SavePolicy", policy=["1", 0])})
-    assert any(says in error for error in errors)
+def test_what_is_typed_wrong_is_refused_before_anything_runs(
+    graph: Graph, wrong: dict[str, Any], says: str
+) -> None:
+    (error,) = validate({"1": wrong, "2": node("SavePolicy", policy=["1", 0])})
+    assert says in error
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (node(POLICY, vae="resdent"), "vae: “resdent” is not a placement; did you mean resident"),
+        (node(POLICY, diffusion_model="cpuu"), "diffusion_model: “cpuu” is not a placement"),
+        (node(POLICY, strict="maybe"), "write auto, on or off"),
+        (node("SetPlacement", component="tex_encoder"), "did you mean text_encoder"),
+        (node("SetPlacement", component="vae", host="pined"), "did you mean pinned"),
+        (node("SetPlacement", component="vae", device="cuda"), "device: “cuda” is not a device"),
+        (node("LoadPolicy", file="../x.offload.yaml"), "is not the name of a policy file"),
+        (node("LoadPolicy", file="nowhere.offload.yaml"), "there is no policy file"),
+        (node("LoadPolicy", file=5, text=5), "there is no policy file “5.offload.yaml”"),
+    ],
+)
+def test_other_words_are_refused_at_the_latest_by_the_node(
+    graph: Graph, wrong: dict[str, Any], says: str
+) -> None:
+    """Older versions do not check lists, no version checks what is linked."""
+    with pytest.raises(RuntimeError) as refused:
+        graph.run({"1": wrong, "2": node("SavePolicy", policy=["1", 0])})
+    assert says in str(refused.value)
+
+
+def test_saving_another_policy_does_not_run_a_loader_again(pack: Any, user: Path) -> None:
+    import nodes as core
+
+    loader = core.NODE_CLASS_MAPPINGS["LayerwiseOffload_Loader"]
+    before = loader.fingerprint_inputs()
+    user.mkdir()
+    (user / "other.offload.yaml").write_text("mode: speed")
+    assert loader.fingerprint_inputs() == before
+    (user / "default.offload.yaml").write_text("mode: speed")
+    assert loader.fingerprint_inputs() != before
 
 
 @pytest.mark.parametrize(

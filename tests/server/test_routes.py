@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from offload_runtime.policy import Source, SourceKind
+from offload_runtime.policy import COMPONENTS, Source, SourceKind
 from offload_runtime.policy.files import parse_policy
 from scripts.comfy_client import DIRECT
 from scripts.comfy_server import ComfyServer
@@ -94,9 +95,105 @@ def test_a_value_that_cannot_be_saved_is_a_sentence(ask: Ask) -> None:
     assert error["line"] is None
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b'{"nodes": [{"class_type": "KSampler"}]}', b'{"nodes": [7]}'])
-def test_what_is_no_chain_is_refused(ask: Ask, body: bytes) -> None:
+def dumped_with(**node: Any) -> bytes:
+    return json.dumps(
+        {"nodes": [{"class_type": "LayerwiseOffload_LoadPolicy", "id": "1", "inputs": {}, **node}]}
+    ).encode()
+
+
+NO_CHAINS = {
+    "nothing": b"",
+    "no JSON": b"{",
+    "no UTF-8": b'{"nodes": "\xff"}',
+    "a list": b"[]",
+    "a text": b'"nodes"',
+    "null": b"null",
+    "no nodes": b"{}",
+    "nodes that are no list": b'{"nodes": {"a": 1}}',
+    "nodes that are null": b'{"nodes": null}',
+    "a node that is a number": b'{"nodes": [7]}',
+    "a node that is a text": b'{"nodes": ["class_type"]}',
+    "a node without id": b'{"nodes": [{"class_type": "KSampler"}]}',
+    "somebody else's node": dumped_with(class_type="KSampler"),
+    "a type that is a list": dumped_with(class_type=[]),
+    "an id that is a list": dumped_with(id=[1]),
+    "inputs that are a list": dumped_with(inputs=[["file", "auto"]]),
+    "inputs that are a text": dumped_with(inputs="file"),
+    "inputs that are null": dumped_with(inputs=None),
+    "a link": dumped_with(inputs={"text": ["4", 0]}),
+    "a file that is a number": dumped_with(inputs={"file": 5}),
+    "a file that is a switch": dumped_with(inputs={"file": True}),
+    "a text that is a list": dumped_with(inputs={"text": ["a"]}),
+    "a text that is a mapping": dumped_with(inputs={"text": {"vae": "cpu"}}),
+    "a budget that is a list": dumped_with(
+        class_type="LayerwiseOffload_PlacementPolicy", inputs={"vram_budget": ["8GB"]}
+    ),
+    "deep lists": b"[" * 200_000,
+    "deep lists in a node": b'{"nodes": ' + b"[" * 200_000,
+    "deep mappings": b'{"nodes":' * 100_000,
+    "a long number": b'{"nodes": [' + b"9" * 10_000 + b"]}",
+}
+
+
+@pytest.mark.parametrize("body", NO_CHAINS.values(), ids=NO_CHAINS.keys())
+def test_what_is_no_chain_is_refused_with_a_sentence(ask: Ask, body: bytes) -> None:
     with pytest.raises(urllib.error.HTTPError) as refusal:
         ask("dump", body)
     with refusal.value as answer:
         assert answer.code == 400
+        assert answer.read().decode().startswith("a chain of policy nodes is ")
+
+
+@pytest.mark.parametrize("value", [None, 8, 1.5, True, "", "6 gigs", "\ud800", "6\u212aB"])
+@pytest.mark.parametrize("widget", ["mode", "vae", "strict", "vram_budget"])
+def test_any_plain_value_is_saved_or_refused_with_a_sentence(ask: Ask, widget: str, value: Any) -> None:
+    answer = ask("dump", chain(("PlacementPolicy", {widget: value})))
+    assert "version: 1\n" in answer["text"] if "text" in answer else widget in answer["error"]["message"]
+
+
+@pytest.mark.parametrize("value", ["", "auto", "../x", "nowhere", "\ud800", "a\x00b", "x" * 10_000, "策略"])
+@pytest.mark.parametrize("widget", ["file", "text"])
+def test_any_file_or_text_is_read_or_refused_with_a_sentence(ask: Ask, widget: str, value: str) -> None:
+    answer = ask("dump", chain(("LoadPolicy", {widget: value})))
+    assert ("error" in answer) is (value not in ("", "auto"))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"\x00", b"[" * 60_000, b"{" * 60_000, b"\xef\xbb\xbf", b"%", b"mode: \xed\xa0\x80", b"- " * 30_000],
+)
+@pytest.mark.parametrize(
+    "name", ["", "%00", "%ff", "%F0%9F%98%80.yaml", "..%2f..%2fetc%2fpasswd", "x" * 3000]
+)
+def test_any_bytes_of_any_file_are_read_or_refused_with_a_sentence(
+    ask: Ask, content: bytes, name: str
+) -> None:
+    answer = ask(f"parse?name={name}", content)
+    assert "policy" in answer or "line " in answer["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "name", ["policy.offload (1).yaml", "policy.offload copy.yaml", "policy.yaml", "policy.json", "策略.yml"]
+)
+def test_a_file_is_read_whatever_the_browser_calls_it(ask: Ask, name: str) -> None:
+    answer = ask(f"parse?name={urllib.parse.quote(name)}", b"{components: {vae: cpu}}")
+    assert answer == {"policy": {"vae": "cpu"}, "overrides": []}
+
+
+def test_a_file_that_is_too_large_is_refused_with_its_size(ask: Ask) -> None:
+    message = ask("parse?name=movie.json", b"#" * 10_000_000)["error"]["message"]
+    assert message.startswith("movie.json, line 1, column 1: the file has 10000000 bytes")
+    message = ask("dump", b"[" * 10_000_000)["error"]["message"]
+    assert "10000000 bytes" in message
+
+
+def test_a_very_long_chain_is_saved_whole(ask: Ask) -> None:
+    names = [f"{name}_{i}" for name in COMPONENTS for i in range(2, 1000)]
+    count = 20_000
+    wishes = [
+        ("SetPlacement", {"component": names[i % len(names)], "placement": "cpu", "host": "staged"})
+        for i in range(count)
+    ]
+    text = ask("dump", chain(*wishes))["text"]
+    assert text.count("placement: cpu") == len(names)
+    assert f"Set Placement, node {count}" in text

@@ -3,7 +3,7 @@
 `schema.json_schema` exports the JSON Schema.
 """
 
-from .codec import dump_policy, parse_policy
-from .folder import DEFAULT_FILE, SUFFIX, PolicyFolder
+from .codec import as_json, dump_policy, parse_policy
+from .folder import DEFAULT_FILE, SUFFIX, PolicyFolder, file_name
 
-__all__ = ["DEFAULT_FILE", "SUFFIX", "PolicyFolder", "dump_policy", "parse_policy"]
+__all__ = ["DEFAULT_FILE", "SUFFIX", "PolicyFolder", "as_json", "dump_policy", "file_name", "parse_policy"]

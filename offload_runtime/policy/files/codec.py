@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from ...errors import PolicyError
@@ -73,6 +74,11 @@ def dump_policy(policy: Policy) -> str:
             lines.append(f"  {selector}:")
             lines.extend("    " + _line(argument) for argument in arguments)
     return "\n".join(lines) + "\n"
+
+
+def as_json(text: str) -> str:
+    """Return a written policy as JSON, for a file of that suffix; JSON has no comments, so they are lost."""
+    return json.dumps(read_raw(text, "policy").values, indent=2) + "\n"
 
 
 def _line(argument: Argument, key: str | None = None) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
+import secrets
 from pathlib import Path
 
 from ...errors import PolicyError
@@ -22,9 +22,39 @@ SUFFIX = ".offload.yaml"
 DEFAULT_FILE = f"default{SUFFIX}"
 """The file whose values hold for every workflow of this user, below everything else that is explicit."""
 
-_READABLE = (SUFFIX, ".offload.yml", ".offload.json")
-_NAME = re.compile(r"^[A-Za-z0-9_](?:[A-Za-z0-9 _.()+-]{0,98}[A-Za-z0-9_)+-])?$")
-_RESERVED = re.compile(r"^(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?$", re.IGNORECASE)
+_SUFFIXES = (".yaml", ".yml", ".json")
+_MAX_NAME = 240
+"""Bytes of a name; file systems end at 255."""
+_NOWHERE = re.compile(r'[<>:"/\\|?*]')
+_DEVICE = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³])\s*(\.|$)", re.IGNORECASE)
+"""What Windows takes for a device, whatever the suffix."""
+
+
+def file_name(name: str) -> str:
+    """Return the name of the file that a person means: a name without a suffix gets `.offload.yaml`.
+
+    Saving, loading and listing all go through here. A file that a browser has renamed (`policy.offload (1).yaml`)
+    keeps its name.
+
+    Raises:
+        PolicyError: it is no bare name that every file system can hold.
+    """
+    full = name.strip()
+    if not full.lower().endswith(_SUFFIXES):
+        full += ".yaml" if full.lower().endswith(".offload") else SUFFIX
+    if (
+        not full.isprintable()  # nor are surrogates, and marks that turn the direction of a text
+        or full.startswith(".")
+        or _NOWHERE.search(full)
+        or _DEVICE.match(full)
+        or len(full.encode()) > _MAX_NAME
+    ):
+        shown = "".join(c if c.isprintable() else "�" for c in name[:100])
+        raise PolicyError(
+            f"“{shown}” is not the name of a policy file; write a name without a folder, such as card{SUFFIX}, "
+            'and without < > : " / \\ | ? *'
+        )
+    return full
 
 
 class PolicyFolder:
@@ -34,11 +64,12 @@ class PolicyFolder:
         self.root = root
 
     def names(self) -> list[str]:
-        """Return the names of the files that can be read, sorted; none when there is no folder."""
-        if not self.root.is_dir():
+        """Return the names of the files that can be read, sorted; none where there is no folder to be listed."""
+        try:
+            found = os.listdir(self.root)
+        except OSError:
             return []
-        found = (path.name for path in self.root.iterdir() if path.name.endswith(_READABLE))
-        return sorted(name for name in found if _NAME.match(name) and self._inside(name) is not None)
+        return sorted(name for name in found if _is_name(name) and self._file(name) is not None)
 
     def read(self, name: str) -> bytes:
         """Return the content of a file.
@@ -46,8 +77,9 @@ class PolicyFolder:
         Raises:
             PolicyError: the name is not a bare file name, leads out of the folder, or there is no such file.
         """
-        path = self._inside(_checked(name))
-        if path is None or not path.is_file():
+        name = file_name(name)
+        path = self._file(name)
+        if path is None:
             known = self.names()
             hint = suggest(name, known) if known else "there is none yet; Save Placement Policy writes one"
             raise PolicyError(
@@ -57,7 +89,7 @@ class PolicyFolder:
             with path.open("rb") as file:
                 return file.read(MAX_BYTES + 1)
         except OSError as error:
-            raise PolicyError(f"the policy file “{name}” cannot be read: {error.strerror}") from None
+            raise PolicyError(f"the policy file “{name}” cannot be read: {error.strerror or error}") from None
 
     def load(self, name: str) -> Policy:
         """Read the policy of a file.
@@ -65,7 +97,7 @@ class PolicyFolder:
         Raises:
             PolicyError: as `read`, or the file is not a policy.
         """
-        return parse_policy(self.read(name), Source(SourceKind.FILE, f"file {name}"))
+        return parse_policy(self.read(name), Source(SourceKind.FILE, f"file {file_name(name)}"))
 
     def user_default(self) -> Policy:
         """Read what holds for every workflow of this user; nothing when there is no such file.
@@ -73,7 +105,7 @@ class PolicyFolder:
         Raises:
             PolicyError: the file is there and is not a policy.
         """
-        if DEFAULT_FILE not in self.names():
+        if self._file(DEFAULT_FILE) is None:
             return Policy()
         source = Source(SourceKind.USER_DEFAULT, f"your default file {DEFAULT_FILE}")
         return parse_policy(self.read(DEFAULT_FILE), source)
@@ -90,32 +122,69 @@ class PolicyFolder:
             PolicyError: the name is not a bare file name, leads out of the folder, is taken, or cannot be
                 written.
         """
-        name = _checked(name if name.endswith(SUFFIX) else f"{name}{SUFFIX}")
+        name, content = file_name(name), text.encode()
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             path = self._inside(name)
             if path is None:
                 raise PolicyError(f"“{name}” leads out of the policy folder")
-            if path.exists() and not replace and path.read_bytes() != text.encode():
-                raise PolicyError(f"“{name}” is there already; choose another name, or switch overwrite on")
-            handle, temporary = tempfile.mkstemp(dir=self.root, prefix=".", suffix=".part")
-            with os.fdopen(handle, "wb") as file:
-                file.write(text.encode())
-            os.replace(temporary, path)
+            self._write(path, content, replace)
         except OSError as error:
-            raise PolicyError(f"the policy file “{name}” cannot be written: {error.strerror}") from None
+            raise PolicyError(
+                f"the policy file “{name}” cannot be written: {error.strerror or error}"
+            ) from None
         return name
+
+    def _write(self, path: Path, content: bytes, replace: bool) -> None:
+        temporary = self.root / f".{secrets.token_hex(8)}.part"
+        try:
+            with temporary.open("xb") as file:
+                file.write(content)
+            if replace:
+                os.replace(temporary, path)
+            else:
+                _publish(temporary, path)
+        except FileExistsError:
+            if path.read_bytes() != content:
+                raise PolicyError(
+                    f"“{path.name}” is there already; choose another name, or switch overwrite on"
+                ) from None
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _file(self, name: str) -> Path | None:
+        """Return the real path of a file, or None when there is none in the folder."""
+        path = self._inside(name)
+        return path if path is not None and os.path.isfile(path) else None
 
     def _inside(self, name: str) -> Path | None:
         """Return the real path of a name, or None when it leads out of the folder."""
-        path = (self.root / name).resolve()
-        return path if path.parent == self.root.resolve() else None
+        # Path.resolve and Path.is_file raise where a link loops or a folder is closed; these do not.
+        path = os.path.realpath(self.root / name)
+        return Path(path) if os.path.dirname(path) == os.path.realpath(self.root) else None
 
 
-def _checked(name: str) -> str:
-    if _NAME.match(name) is None or _RESERVED.match(name) or not name.endswith(_READABLE):
-        raise PolicyError(
-            f"“{name[:100]}” is not the name of a policy file; write letters, digits, spaces and "
-            f". _ - ( ) +, without a folder, ending in {SUFFIX}"
-        )
-    return name
+def _is_name(name: str) -> bool:
+    try:
+        return file_name(name) == name
+    except PolicyError:
+        return False
+
+
+def _publish(temporary: Path, path: Path) -> None:
+    """Give a written file its name.
+
+    Raises:
+        FileExistsError: the name is taken, perhaps only since a moment ago.
+    """
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links: an empty file holds the name meanwhile
+        path.open("xb").close()
+        try:
+            os.replace(temporary, path)
+        except OSError:
+            path.unlink()
+            raise

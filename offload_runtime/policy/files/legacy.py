@@ -85,12 +85,12 @@ def _read(key: str, value: Any) -> Iterator[tuple[Setting, str, Any]]:
     elif key == "component_residency":
         yield from _residency(value)
     elif key == "cpu_offload_components":
-        selectors = parse_selectors(_joined(key, value))
+        selectors = _selectors(key, value)
         yield from ((Setting.PLACEMENT, name, Placement.OFFLOAD) for name in selectors)
         if not selectors:  # “none”: nothing is offloaded
             yield Setting.PLACEMENT, "all", Placement.RESIDENT
     elif key in _LAYERWISE_LISTS:
-        for name in parse_selectors(_joined(key, value)):
+        for name in _selectors(key, value):
             yield Setting.PLACEMENT, name, Placement.LAYERWISE
     else:
         yield _switch(key, bool(parse_value(Setting.STRICT, _word(key, value), key)))
@@ -122,6 +122,10 @@ def _residency(value: Any) -> Iterator[tuple[Setting, str, Placement]]:
             raise PolicyError(f"{key}: “{word[:60]}” is not a residency mode; {suggest(word, _RESIDENCY)}")
         for name in parse_selectors(selector):
             yield Setting.PLACEMENT, name, _RESIDENCY[word]
+
+
+def _selectors(key: str, value: Any) -> tuple[str, ...]:
+    return parse_selectors(_joined(key, value)) if value != [] else ()  # an empty list says none
 
 
 def _joined(key: str, value: Any) -> str:

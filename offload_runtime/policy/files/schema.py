@@ -18,7 +18,7 @@ from ..words import is_set, parse_value
 from .codec import VERSION
 from .legacy import LEGACY_KEYS
 
-_SELECTOR = "|".join(sorted({*SELECTORS, *(f"{name}_[1-9][0-9]*" for name in COMPONENTS)}))
+_SELECTOR = "|".join(sorted({*SELECTORS, *(f"{name}_[1-9][0-9]{{0,2}}" for name in COMPONENTS)}))
 _SELECTOR_LIST = rf"^\s*({_SELECTOR})(\s*,\s*({_SELECTOR}))*\s*$"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import strategies as s
 from hypothesis import given
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 from offload_runtime.errors import PolicyError
 from offload_runtime.policy import (
+    COMPONENTS,
     Argument,
     Budget,
     ExplicitArguments,
@@ -223,6 +226,29 @@ def test_flattening_decides_every_component_the_same(policy: Policy) -> None:
             one, other = (p.explicit.winner(setting, component) for p in (policy, flat))
             assert (one and one.value) == (other and other.value)
     assert flat.flattened(FILE) == flat
+
+
+def test_the_work_for_a_long_chain_grows_with_its_length_only() -> None:
+    """Anybody who reaches the server can send one, and quadratic work would stop it for everybody."""
+
+    def work(count: int) -> int:
+        names = [f"{name}_{i}" for i in range(2, 500) for name in COMPONENTS][:count]
+        wishes = [wish(name, "cpu", override(i)) for i, name in enumerate(names)]
+        calls = 0
+
+        def counted(frame: object, event: str, argument: object) -> None:
+            nonlocal calls
+            calls += event in ("call", "c_call")
+
+        before = sys.getprofile()
+        sys.setprofile(counted)
+        try:
+            assert len(Policy().extended(*wishes).effective().arguments) == count
+        finally:
+            sys.setprofile(before)
+        return calls
+
+    assert work(600) < 2.5 * work(300)
 
 
 def test_unused_values_are_those_for_no_component() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 
 from offload_runtime.errors import PolicyError
 from offload_runtime.policy import Policy, Setting, Source, SourceKind
-from offload_runtime.policy.files import dump_policy, parse_policy
+from offload_runtime.policy.files import as_json, dump_policy, parse_policy
 from offload_runtime.policy.files.codec import HEADER
 from offload_runtime.policy.files.reader import MAX_BYTES
 from offload_runtime.policy.files.schema import json_schema
@@ -49,7 +49,11 @@ def test_the_example_policies_are_read_and_survive_the_round_trip(file: Path) ->
 
 @given(s.policies(strict=True))
 def test_reading_what_was_written_gives_the_same_decisions(policy: Policy) -> None:
-    assert parse(dump_policy(policy)) == policy.flattened(FILE)
+    text = dump_policy(policy)
+    assert parse(text) == policy.flattened(FILE)
+    as_json_too = as_json(text)
+    json.loads(as_json_too)
+    assert parse(as_json_too) == policy.flattened(FILE)
 
 
 def test_a_written_file_says_who_asked() -> None:
@@ -90,7 +94,8 @@ def test_an_empty_policy_is_a_valid_file() -> None:
         ("text_encoder_cpu_ofload: true", 1, 1, "did you mean text_encoder_cpu_offload"),
         ("mode: fast", 1, 7, "mode: “fast” is not a mode"),
         ("mode: [auto]", 1, 7, "“mode” needs one word here"),
-        ("vram_budget: 6", 1, 14, "“6” is not a budget"),
+        ("vram_budget: 6", 1, 14, "“6” is not a budget; did you mean 6GB?"),
+        ("vram_budget: 6\u212aB", 1, 14, "is not a budget"),
         ("strict: maybe", 1, 9, "is not a switch"),
         ("version: 2", 1, 10, "this pack reads version 1"),
         ("version: {a: b}", 1, 10, "this pack reads version 1"),
@@ -179,6 +184,10 @@ def test_json_characters_beyond_the_first_plane_are_whole() -> None:
         ("text_encoder_cpu_offload: null", {}),
         ("layerwise_offload_components: null", {}),
         ("layerwise_offload_components: none", {}),
+        ("layerwise_offload_components: []", {}),
+        ("layerwise_offload_components: []\ntext_encoder_cpu_offload: true", {"text_encoder": "offload"}),
+        ("component_residency: []", {}),
+        ("component_residency: {}", {}),
         ("layerwise_offload_components: [default]", {"default": "layerwise"}),
         ("layerwise-offload-modules: dit, all", {"all": "layerwise"}),
         ("dit_layerwise_offload: true\ndit_cpu_offload: true", {"dit": "layerwise"}),
@@ -187,6 +196,7 @@ def test_json_characters_beyond_the_first_plane_are_whole() -> None:
         ("dit_layerwise_offload: false\nlayerwise_offload_components: dit", {"dit": "layerwise"}),
         ("cpu_offload_components: [dit, vae]", {"dit": "offload", "vae": "offload"}),
         ("cpu_offload_components: none\nvae_cpu_offload: true", {"all": "resident"}),
+        ("cpu_offload_components: []\nvae_cpu_offload: true", {"all": "resident"}),
         ("cpu_offload_components: vae\nlayerwise_offload_components: vae", {"vae": "layerwise"}),
         ("layerwise_offload_components: all\nvae_cpu_offload: true", {"all": "layerwise"}),
         ("text_encoder_cpu_offload: true\nlayerwise_offload_components: text_encoder_2",
@@ -231,6 +241,7 @@ def test_the_schema_accepts_what_is_read_and_refuses_what_is_not() -> None:
     for wrong in (
         {"vae": "cpu"},
         {"components": {"vea": "cpu"}},
+        {"components": {"vae_1000": "cpu"}},
         {"mode": "fast"},
         {"vram_budget": 6},
         {"version": 2},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 import strategies as s
 from hypothesis import given
@@ -176,11 +178,98 @@ def test_budgets_are_read(text: str, budget: Budget) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["6", "6G B", "-1GB", "GB", "1e3MB", "101%", "six GB", "1" * 400 + "GB", "٣GB", ""]
+    "text", ["6", "6G B", "-1GB", "GB", "1e3MB", "101%", "six GB", "1" * 400 + "GB", "٣GB", "", "6GB\n6GB"]
 )
 def test_a_bad_budget_says_where_and_what_is_possible(text: str) -> None:
     with pytest.raises(PolicyError, match=r"^vram_budget: "):
         parse_budget(text, "vram_budget")
+
+
+LOOK_ALIKES = ["6\u212aB", "6GİB", "6GıB", "6ＧＢ", "６GB", "٣GB", "6G\u200bB", "5٠%", "6\u041cB"]
+
+
+@pytest.mark.parametrize("text", LOOK_ALIKES)
+def test_a_letter_or_digit_that_only_looks_right_is_refused(text: str) -> None:
+    for parse in (parse_budget, parse_size):
+        with pytest.raises(PolicyError, match=r"^here: "):
+            parse(text, "here")
+
+
+@given(st.text(max_size=12) | st.from_regex(r"[0-9]{1,3}[KMGTkmgt]?[iI]?[bB]", fullmatch=True))
+def test_any_text_is_a_budget_or_a_policy_error(text: str) -> None:
+    try:
+        budget = parse_budget(text, "here")
+    except PolicyError:
+        return
+    assert "".join(text.split()).isascii()
+    assert parse_budget(budget.spelled(), "here") == budget
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("8", "8GB"),
+        (" 8 ", "8GB"),
+        ("0.5", "0.5GB"),
+        ("6144", "6144MB"),
+        ("8589934592", "8589934592B"),
+        ("8G", "8GB"),
+        ("8gigs", "8GB"),
+        ("512 m", "512MB"),
+        ("6GBB", "6GB"),
+        ("1,5 GB", "1.5GB"),
+        ("8,5", "8.5GB"),
+    ],
+)
+def test_an_amount_that_is_almost_right_is_offered(text: str, meant: str) -> None:
+    for parse in (parse_budget, parse_size):
+        with pytest.raises(PolicyError, match=rf"; did you mean {meant}\?$"):
+            parse(text, "here")
+
+
+@pytest.mark.parametrize("text", ["8 percent", "1e3MB", "lots", "8GB-9GB", "1,000 MB", "1" * 400])
+def test_nothing_is_offered_for_what_could_mean_anything(text: str) -> None:
+    with pytest.raises(PolicyError, match="an amount such as 6GB"):
+        parse_budget(text, "here")
+
+
+@pytest.mark.parametrize(
+    ("setting", "text"),
+    [
+        (Setting.DEVICE, "gpu:١"),
+        (Setting.DEVICE, "²"),
+        (Setting.DEVICE, "1\n1"),
+        (Setting.PLACEMENT, "ſtaged"),
+        (Setting.HOST, "pınned"),
+        (Setting.MODE, "ｓｐｅｅｄ"),
+        (Setting.STRICT, "oﬀ"),
+    ],
+)
+def test_a_word_that_only_looks_right_is_refused(setting: Setting, text: str) -> None:
+    with pytest.raises(PolicyError, match=r"^here: "):
+        parse_value(setting, text, "here")
+
+
+@pytest.mark.parametrize(
+    "text", ["text_encoder_1٣", "text_encoder_²", "vae_2\n3", "vae_1000", "_2", "vae_02"]
+)
+def test_a_number_that_only_looks_right_is_refused(text: str) -> None:
+    with pytest.raises(PolicyError, match="there is no component or group"):
+        parse_selectors(text)
+
+
+def test_names_that_are_refused_are_not_kept() -> None:
+    """Names come from files and prompts: whoever sends many long ones must not fill the memory."""
+    tracemalloc.start()
+    try:
+        for i in range(200):
+            with pytest.raises(PolicyError):
+                parse_selectors(f"{'x' * 60_000}{i}")
+            assert group_of(f"{'y' * 60_000}{i}") is None
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 2_000_000
 
 
 def test_a_share_is_no_size() -> None:
