@@ -7,7 +7,6 @@ the same wherever it is dropped, and a mistake in it is the same sentence.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -15,6 +14,7 @@ from ..offload_runtime.errors import PolicyError
 from ..offload_runtime.policy import Policy, Source, SourceKind, as_chain
 from ..offload_runtime.policy.files import dump_policy, parse_policy
 from . import placement_policy, policy_files, set_placement
+from .running_server import running_server
 
 PREFIX = "/layerwise_offload/policy"
 
@@ -27,8 +27,7 @@ _READERS: Mapping[str, Callable[[str, Mapping[str, Any]], Policy]] = {
 
 def add_routes() -> None:
     """Add the routes to the running server; where there is none, nobody can ask."""
-    server = sys.modules.get("server")  # importing it would start half of ComfyUI for a script or a test
-    running = getattr(getattr(server, "PromptServer", None), "instance", None)
+    running = running_server()
     if running is None:
         return
     running.routes.post(f"{PREFIX}/parse")(_route(_parse))

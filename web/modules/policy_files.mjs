@@ -1,8 +1,8 @@
 // @ts-check
 // Policy files between the person's disk and the graph. The server reads and writes them, so that a file means here
 // what it means to the nodes, and its mistakes are told with their line.
-import { app } from "../../scripts/app.js";
-import { api } from "../../scripts/api.js";
+import { app } from "../../../scripts/app.js";
+import { api } from "../../../scripts/api.js";
 import { createChain, fillChain, readChain } from "./chain.mjs";
 import { element } from "./dom.mjs";
 import { text } from "./strings.mjs";

@@ -1,8 +1,8 @@
 // @ts-check
 // Every text that the pack's own interface shows. English is here; another language is the same keys below
 // `layerwiseOffload` in its locales/<language>/main.json, which ComfyUI serves with the rest of /i18n.
-import { app } from "../../scripts/app.js";
-import { api } from "../../scripts/api.js";
+import { app } from "../../../scripts/app.js";
+import { api } from "../../../scripts/api.js";
 
 const TEXTS = {
   loadFile: "Load policy file…",
