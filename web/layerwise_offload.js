@@ -6,9 +6,11 @@ import { addStyle } from "./modules/dom.mjs";
 import { loadIntoView, watchDrops } from "./modules/drop.mjs";
 import { rememberLastRun, repaint, watchChanges } from "./modules/outputs.mjs";
 import { addMarks, addPolicyPanel } from "./modules/policy_node.mjs";
+import { keepValuesByName } from "./modules/saved_values.mjs";
 import { loadTexts } from "./modules/strings.mjs";
 import { addPolicyText, addReport } from "./modules/text_nodes.mjs";
 
+const PREFIX = "LayerwiseOffload_";
 /** @type {Record<string, (node: any) => void>} */
 const NODES = {
   LayerwiseOffload_PlacementPolicy: addPolicyPanel,
@@ -33,7 +35,11 @@ app.registerExtension({
     watchChanges();
     await loadTexts();
   },
-  nodeCreated: (/** @type {any} */ node) => NODES[node.comfyClass]?.(node),
+  nodeCreated(/** @type {any} */ node) {
+    if (!node.comfyClass?.startsWith(PREFIX)) return;
+    keepValuesByName(node);
+    NODES[node.comfyClass]?.(node);
+  },
   afterConfigureGraph() {
     rememberLastRun(); // ComfyUI would wait for it before it shows the workflow
   },
