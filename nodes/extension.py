@@ -10,6 +10,7 @@ from .placement_report import PlacementReportNode
 from .policy_files import LoadPolicyNode, SavePolicyNode
 from .routes import add_routes
 from .set_placement import SetPlacementNode
+from .web_files import add_cache_header
 
 
 class LayerwiseOffloadExtension(ComfyExtension):
@@ -18,6 +19,7 @@ class LayerwiseOffloadExtension(ComfyExtension):
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         """Return the node classes, in the order in which they are used; a running server gets the routes."""
         add_routes()
+        add_cache_header()
         return [
             PlacementPolicyNode,
             SetPlacementNode,

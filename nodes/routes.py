@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -16,6 +15,7 @@ from ..offload_runtime.errors import PolicyError
 from ..offload_runtime.policy import Policy, Source, SourceKind, as_chain
 from ..offload_runtime.policy.files import dump_policy, parse_policy
 from . import placement_policy, policy_files, set_placement
+from .running_server import running_server
 
 PREFIX = "/layerwise_offload/policy"
 
@@ -35,8 +35,7 @@ _READERS: Mapping[str, _Reader] = {
 
 def add_routes() -> None:
     """Add the routes to the running server; where there is none, nobody can ask."""
-    server = sys.modules.get("server")  # importing it would start half of ComfyUI for a script or a test
-    running = getattr(getattr(server, "PromptServer", None), "instance", None)
+    running = running_server()
     if running is None:
         return
     running.routes.post(f"{PREFIX}/parse")(_route(_parse))

@@ -15,7 +15,7 @@ from .comfy_client import ComfyClient
 from .comfy_server import ComfyServer
 from .demo_models import ensure_models
 from .places import ROOT, demo_models, shown
-from .problem import run
+from .problem import Problem, run
 
 FIXTURES = ROOT / "tests" / "server" / "fixtures"
 EXAMPLES = ROOT / "example_workflows"
@@ -28,6 +28,7 @@ def main() -> None:
     ensure_models(demo_models())
     with ComfyServer(Path(sys.executable), comfyui_tree.require(), demo_models()) as server:
         object_info = ComfyClient(server.url).object_info()
+    require_growth(json.loads(SCHEMAS.read_text(encoding="utf-8")), schemas(object_info))
     files = {
         **{twin(file): workflow.load(file, object_info) for file in sorted(EXAMPLES.glob("*.json"))},
         SCHEMAS: schemas(object_info),
@@ -54,6 +55,33 @@ def schemas(object_info: dict[str, Any]) -> dict[str, Any]:
         for node_id, info in sorted(object_info.items())
         if node_id.startswith(workflow.PACK_PREFIX)
     }
+
+
+def require_growth(before: dict[str, Any], after: dict[str, Any]) -> None:
+    """Refuse schemas that would read saved workflows otherwise: their values and links go by position.
+
+    Raises:
+        Problem: a widget or an output is gone, or has another place.
+    """
+    for node_id, kept in before.items():
+        for what, places in (("widgets", widgets), ("outputs", outputs)):
+            earlier, now = places(kept), places(after[node_id]) if node_id in after else []
+            if now[: len(earlier)] != earlier:
+                raise Problem(
+                    f"{node_id}: the {what} were {', '.join(earlier)} and are {', '.join(now)}; workflows hold them "
+                    "by position, so only add at the end."
+                )
+
+
+def widgets(schema: dict[str, Any]) -> list[str]:
+    """Names of a node's widgets, in the order in which a workflow holds their values."""
+    inputs = schema["required"] + schema["optional"]
+    return [name for name, kind, _ in inputs if kind in workflow.WIDGET_TYPES]
+
+
+def outputs(schema: dict[str, Any]) -> list[str]:
+    """Names of a node's outputs, in the order in which a workflow's links count them."""
+    return [name for name, _ in schema["outputs"]]
 
 
 def _inputs(inputs: dict[str, Any]) -> list[list[Any]]:

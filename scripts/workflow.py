@@ -24,6 +24,8 @@ NOTES = {"Note", "MarkdownNote"}
 MUTED, BYPASSED = 2, 4
 
 PACK_PREFIX = "LayerwiseOffload_"
+# Where this pack's nodes keep their values by name, too (web/modules/saved_values.mjs).
+VALUES_BY_NAME = "layerwise_offload_values"
 LOADER = "LayerwiseOffload_Loader"
 # The loader's outputs hand on these inputs, slot by slot.
 LOADER_PASSES_ON = ("model", "clip", "vae", "clip_vision")
@@ -169,8 +171,12 @@ def _inputs(graph: _Graph, node: dict[str, Any], info: dict[str, Any]) -> dict[s
 def _widget_values(node: dict[str, Any], info: dict[str, Any]) -> dict[str, Any]:
     """The node's widget values by input name; some are missing if the node's schema has grown since."""
     stored = node.get("widgets_values") or []
+    names = [name for name, _ in _widgets(info)]
+    named = (node.get("properties") or {}).get(VALUES_BY_NAME)
+    if named is not None and (list(named) != names or len(stored) != len(names)):
+        stored = named  # another version of the node saved it
     if isinstance(stored, dict):
-        return {name: stored[name] for name, _ in _widgets(info) if name in stored}
+        return {name: stored[name] for name in names if name in stored}
     values: dict[str, Any] = {}
     position = 0
     for name, config in _widgets(info):

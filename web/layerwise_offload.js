@@ -1,13 +1,16 @@
 // @ts-check
 // Entry of the pack's web part: ComfyUI imports every .js below web/, so this is the only one.
+// The helpers are in a folder of their own: browsers have older ones, which came without a cache header, by other names.
 import { app } from "../../scripts/app.js";
-import { addStyle } from "./dom.mjs";
-import { loadIntoView, watchDrops } from "./drop.mjs";
-import { rememberLastRun, repaint, watchChanges } from "./outputs.mjs";
-import { addMarks, addPolicyPanel } from "./policy_node.mjs";
-import { loadTexts } from "./strings.mjs";
-import { addPolicyText, addReport } from "./text_nodes.mjs";
+import { addStyle } from "./modules/dom.mjs";
+import { loadIntoView, watchDrops } from "./modules/drop.mjs";
+import { rememberLastRun, repaint, watchChanges } from "./modules/outputs.mjs";
+import { addMarks, addPolicyPanel } from "./modules/policy_node.mjs";
+import { keepValuesByName } from "./modules/saved_values.mjs";
+import { loadTexts } from "./modules/strings.mjs";
+import { addPolicyText, addReport } from "./modules/text_nodes.mjs";
 
+const PREFIX = "LayerwiseOffload_";
 /** @type {Record<string, (node: any) => void>} */
 const NODES = {
   LayerwiseOffload_PlacementPolicy: addPolicyPanel,
@@ -32,7 +35,11 @@ app.registerExtension({
     watchChanges();
     await loadTexts();
   },
-  nodeCreated: (/** @type {any} */ node) => NODES[node.comfyClass]?.(node),
+  nodeCreated(/** @type {any} */ node) {
+    if (!node.comfyClass?.startsWith(PREFIX)) return;
+    keepValuesByName(node);
+    NODES[node.comfyClass]?.(node);
+  },
   afterConfigureGraph() {
     rememberLastRun(); // ComfyUI would wait for it before it shows the workflow
   },

@@ -211,6 +211,61 @@ def test_copy_as_yaml_copies_the_chain(comfy: ComfyPage) -> None:
     assert "vae: resident  # Placement Policy, node 1" in text
 
 
+def test_a_change_of_the_graph_repaints_only_what_it_changes(comfy: ComfyPage) -> None:
+    """Nodes 2.0 draws a node again for each label that is written, and a graph may hold fifty of these nodes."""
+    first, *others = (comfy.add(kind) for kind in (OVERRIDE, OVERRIDE, OVERRIDE, POLICY))
+    bystander = comfy.add("EmptySD3LatentImage")
+    comfy.frames(10)
+    comfy.page.evaluate(COUNT_LABELS)
+    step(comfy, bystander, "width", 512)
+    assert written(comfy) == []
+    step(comfy, first, "placement", "cpu")
+    assert set(written(comfy)) == {first}
+    assert {labels(comfy, other)["vram_budget"][0] for other in others} == {AUTO}
+    assert labels(comfy, first)["placement"][0] == SET
+
+
+def step(comfy: ComfyPage, node_id: str, name: str, value: Any) -> None:
+    """Choose a value in a step that can be undone, and wait until everybody has heard of it."""
+    comfy.page.evaluate(
+        """async ([id, name, value]) => {
+            const heard = new Promise(done => app.api.addEventListener("graphChanged", done, { once: true }));
+            app.canvas.emitBeforeChange();
+            const node = app.canvas.graph.getNodeById(id), widget = node.widgets.find(w => w.name === name);
+            widget.value = value;
+            widget.callback?.(value, app.canvas, node);
+            app.canvas.emitAfterChange();
+            await heard;
+        }""",
+        [node_id, name, value],
+    )
+    comfy.frames(5)
+
+
+def written(comfy: ComfyPage) -> list[str]:
+    """The nodes of those labels that were written since the last look."""
+    return comfy.page.evaluate("globalThis.writtenLabels.splice(0)")
+
+
+COUNT_LABELS = """() => {
+    globalThis.writtenLabels = [];
+    for (const node of app.canvas.graph.nodes) for (const widget of node.widgets) {
+        const ofOwner = owner => owner &&
+            (Object.getOwnPropertyDescriptor(owner, "label") ?? ofOwner(Object.getPrototypeOf(owner)));
+        const known = ofOwner(widget);
+        let plain = widget.label;
+        Object.defineProperty(widget, "label", {
+            configurable: true,
+            get: () => known?.get ? known.get.call(widget) : plain,
+            set: (label) => {
+                globalThis.writtenLabels.push(String(node.id));
+                known?.set ? known.set.call(widget, label) : (plain = label);
+            },
+        });
+    }
+}"""
+
+
 def test_the_wheel_over_the_panel_zooms_the_canvas(comfy: ComfyPage) -> None:
     comfy.add(POLICY)
     before = comfy.page.evaluate("app.canvas.ds.scale")

@@ -24,7 +24,7 @@ SAME_IN_CHINESE = {"CLIP", "VAE"}
 # The frontend's message format gives these a meaning of their own.
 SYNTAX = re.compile(r"[{}|@]")
 WEB = ROOT / "web"
-STRINGS = WEB / "strings.mjs"
+STRINGS = WEB / "modules" / "strings.mjs"
 OURS = "layerwiseOffload"
 
 
@@ -74,7 +74,7 @@ def test_a_text_of_the_interface_tells_the_same_values(language: str) -> None:
 
 
 def test_every_text_of_the_interface_is_used() -> None:
-    files = [file for file in WEB.iterdir() if file.suffix in (".js", ".mjs") and file != STRINGS]
+    files = [file for file in WEB.rglob("*") if file.suffix in (".js", ".mjs") and file != STRINGS]
     code = "\n".join(file.read_text(encoding="utf-8") for file in files)
     assert [key for key in interface_texts() if f'"{key}"' not in code] == []
 

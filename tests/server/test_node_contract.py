@@ -8,9 +8,34 @@ from typing import Any
 import pytest
 
 from scripts.places import ROOT
-from scripts.refresh_fixtures import SCHEMAS, schemas
+from scripts.refresh_fixtures import SCHEMAS, outputs, schemas, widgets
 
 NODES = sorted(json.loads(SCHEMAS.read_text(encoding="utf-8")))
+# As in the first version, whose workflows are out there and hold values and links by position. Never change a line.
+FIRST_WIDGETS = {
+    "LayerwiseOffload_LoadPolicy": ["file", "text"],
+    "LayerwiseOffload_Loader": [],
+    "LayerwiseOffload_PlacementPolicy": [
+        "mode",
+        "text_encoder",
+        "image_encoder",
+        "vae",
+        "diffusion_model",
+        "vram_budget",
+        "strict",
+    ],
+    "LayerwiseOffload_PlacementReport": [],
+    "LayerwiseOffload_SavePolicy": ["file", "overwrite"],
+    "LayerwiseOffload_SetPlacement": ["component", "placement", "vram_budget", "host", "device"],
+}
+FIRST_OUTPUTS = {
+    "LayerwiseOffload_LoadPolicy": ["policy"],
+    "LayerwiseOffload_Loader": ["MODEL", "CLIP", "VAE", "CLIP_VISION", "placements"],
+    "LayerwiseOffload_PlacementPolicy": ["policy"],
+    "LayerwiseOffload_PlacementReport": ["report", "data"],
+    "LayerwiseOffload_SavePolicy": ["text"],
+    "LayerwiseOffload_SetPlacement": ["policy"],
+}
 
 
 @pytest.fixture(params=NODES)
@@ -20,6 +45,15 @@ def info(request: pytest.FixtureRequest, object_info: dict[str, Any]) -> dict[st
 
 def test_the_schemas_are_the_ones_that_saved_workflows_rely_on(object_info: dict[str, Any]) -> None:
     assert schemas(object_info) == json.loads(SCHEMAS.read_text(encoding="utf-8")), "run `make fixtures`"
+
+
+@pytest.mark.parametrize("node_id", FIRST_WIDGETS)
+def test_a_node_only_grows_at_its_end(object_info: dict[str, Any], node_id: str) -> None:
+    schema = schemas(object_info)[node_id]
+    for first, now in ((FIRST_WIDGETS, widgets(schema)), (FIRST_OUTPUTS, outputs(schema))):
+        assert now[: len(first[node_id])] == first[node_id], (
+            "only add at the end, or old workflows mean another thing"
+        )
 
 
 def test_every_input_has_a_tooltip(info: dict[str, Any]) -> None:

@@ -74,6 +74,18 @@ def test_a_seed_has_a_control_value_even_where_the_node_does_not_ask_for_one(can
     assert canvas.to_api()["1"]["inputs"] == {"noise_seed": 3, "steps": 9}
 
 
+def test_values_go_by_name_where_another_version_of_the_node_saved_them(canvas: Canvas) -> None:
+    by_name = {workflow.VALUES_BY_NAME: {"gone": "x", "file": "b"}}
+    canvas.node("Loader", ["x", "b"], properties=by_name)
+    assert canvas.to_api()["1"]["inputs"] == {"file": "b"}
+
+
+def test_a_value_that_was_changed_in_its_place_counts(canvas: Canvas) -> None:
+    by_name = {workflow.VALUES_BY_NAME: {"file": "a", "device": "cpu"}}
+    canvas.node("Loader", ["b", "cpu"], properties=by_name)
+    assert canvas.to_api()["1"]["inputs"] == {"file": "b", "device": "cpu"}
+
+
 def test_a_workflow_older_than_an_input_simply_lacks_it(canvas: Canvas) -> None:
     canvas.node("Loader", ["a"])
     assert canvas.to_api()["1"]["inputs"] == {"file": "a"}

@@ -26,4 +26,5 @@ class AttentionMask:
         )
 
 
+WEB_DIRECTORY = "./web"
 NODE_CLASS_MAPPINGS = {"StandIns_AttentionMask": AttentionMask}

@@ -1,6 +1,6 @@
 // @ts-check
 // Small DOM helpers, and the one way in which the pack puts an element on a node in both renderers.
-import { app } from "../../scripts/app.js";
+import { app } from "../../../scripts/app.js";
 
 /** ComfyUI's graph library, which it keeps in a global. @returns {any} */
 export function liteGraph() {
@@ -30,7 +30,7 @@ export function addStyle() {
   const id = "layerwise-offload-style";
   if (document.getElementById(id)) return;
   document.head.append(
-    element("link", { id, rel: "stylesheet", href: new URL("style.css", import.meta.url).href }),
+    element("link", { id, rel: "stylesheet", href: new URL("../style.css", import.meta.url).href }),
   );
 }
 

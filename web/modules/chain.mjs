@@ -1,6 +1,6 @@
 // @ts-check
 // The nodes of a policy in the graph: made from a file's values, filled with them, and read back.
-import { app } from "../../scripts/app.js";
+import { app } from "../../../scripts/app.js";
 import { liteGraph } from "./dom.mjs";
 
 /**

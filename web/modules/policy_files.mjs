@@ -1,10 +1,11 @@
 // @ts-check
 // Policy files between the person's disk and the graph. The server reads and writes them, so that a file means here
 // what it means to the nodes, and its mistakes are told with their line.
-import { app } from "../../scripts/app.js";
-import { api } from "../../scripts/api.js";
+import { app } from "../../../scripts/app.js";
+import { api } from "../../../scripts/api.js";
 import { createChain, fillChain, readChain } from "./chain.mjs";
 import { element } from "./dom.mjs";
+import { say } from "./notices.mjs";
 import { text } from "./strings.mjs";
 
 const NAME = /\.offload\.(ya?ml|json)$/i;
@@ -130,10 +131,4 @@ async function ask(route, body, failure) {
 /** @param {any} node @param {string} name */
 function valueOf(node, name) {
   return node.widgets.find((/** @type {any} */ widget) => widget.name === name)?.value;
-}
-
-/** @param {"success" | "warn" | "error"} severity @param {any} key @param {string} [detail] */
-function say(severity, key, detail) {
-  const life = severity === "success" ? 4000 : 15000;
-  app.extensionManager.toast.add({ severity, summary: text(key), detail, life });
 }

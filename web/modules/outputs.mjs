@@ -1,8 +1,8 @@
 // @ts-check
 // What the last run left behind for the pack's nodes, and when to paint it again. Views paint from the executed
 // output alone, so a cached node, another client's run, a history entry and a reloaded page all look the same.
-import { app } from "../../scripts/app.js";
-import { api } from "../../scripts/api.js";
+import { app } from "../../../scripts/app.js";
+import { api } from "../../../scripts/api.js";
 
 const KEYS = ["placement_decisions", "placement_report"];
 const NEWEST = 12;

@@ -7,6 +7,8 @@ import { copyYaml, fillFrom, pickFile, policyFiles, saveFile } from "./policy_fi
 import { describe, FIELDS, isSet } from "./policy_fields.mjs";
 import { text } from "./strings.mjs";
 
+/** @typedef {{name: string, explicit: boolean, known: boolean, became: string, why: string}} Shown */
+
 const HEIGHT = 214;
 const WIDTH = 380;
 const SET = "◆";
@@ -39,17 +41,13 @@ export function addPolicyPanel(node) {
   node.setSize([Math.max(node.size[0], WIDTH), Math.max(node.size[1], node.computeSize()[1])]);
   acceptFiles(node);
   markWidgets(node);
-  let painted = "";
+  const show = painter(node, (fields) => paintFields(node, list, fields));
   addView(node, () => {
     keepMounted(node, panel);
     const decided = decisionsFor(node);
     const fields = FIELDS.map((name) => describe(name, given(node, name), decided));
     all.disabled = !fields.some((field) => field.explicit && !given(node, field.name).linked);
-    const state = () => JSON.stringify([fields, node.widgets.map((/** @type {any} */ widget) => widget.label)]);
-    if (state() === painted) return; // a painted list keeps what is open, and the focus
-    for (const field of fields) showResult(widgetOf(node, field.name), field);
-    paintFields(node, list, fields);
-    painted = state();
+    show(fields);
   });
 }
 
@@ -76,12 +74,33 @@ function markWidgets(node) {
  */
 export function addMarks(node) {
   markWidgets(node);
+  const show = painter(node);
   addView(node, () => {
-    for (const widget of node.widgets ?? []) {
-      const { value, linked } = given(node, widget.name);
-      showResult(widget, { explicit: linked || isSet(value), known: false, became: "", why: "" });
-    }
+    const fields = (node.widgets ?? []).map((/** @type {any} */ { name }) => {
+      const { value, linked } = given(node, name);
+      return { name, explicit: linked || isSet(value), known: false, became: "", why: "" };
+    });
+    show(fields);
   });
+}
+
+/**
+ * Return what shows fields on a node. It paints only what differs from before: Nodes 2.0 draws a node again for each
+ * label that is written, and a painted list keeps what is open, and the focus.
+ * @template {Shown} T
+ * @param {any} node
+ * @param {(fields: T[]) => void} [paintMore] paints what the node has besides its widgets
+ * @returns {(fields: T[]) => void}
+ */
+function painter(node, paintMore) {
+  let painted = "";
+  return (fields) => {
+    const look = () => JSON.stringify([fields, node.widgets?.map((/** @type {any} */ widget) => widget.label)]);
+    if (look() === painted) return;
+    for (const field of fields) showResult(widgetOf(node, field.name), field);
+    paintMore?.(fields);
+    painted = look();
+  };
 }
 
 /** The name of a widget without our mark; a node that was undone or copied comes with it. @param {any} widget */
@@ -89,7 +108,7 @@ function plainName(widget) {
   return (widget.label ?? widget.name).replace(MARK, "");
 }
 
-/** @param {any} widget @param {{explicit: boolean, known: boolean, became: string, why: string}} field */
+/** @param {any} widget @param {Shown} field */
 function showResult(widget, { explicit, known, became, why }) {
   if (!widget || widget.element) return;
   const plain = plainName(widget);

@@ -1,7 +1,7 @@
 // @ts-check
 // Policy files that are dropped beside the policy nodes. ComfyUI would load them as workflows, and an extension has no
 // hook for that, so this is the pack's one listener on the document.
-import { app } from "../../scripts/app.js";
+import { app } from "../../../scripts/app.js";
 import { POLICY } from "./chain.mjs";
 import { createFrom, fillFrom, pickFile, policyFiles } from "./policy_files.mjs";
 

@@ -1,8 +1,8 @@
 // @ts-check
 // Every text that the pack's own interface shows. English is here; another language is the same keys below
 // `layerwiseOffload` in its locales/<language>/main.json, which ComfyUI serves with the rest of /i18n.
-import { app } from "../../scripts/app.js";
-import { api } from "../../scripts/api.js";
+import { app } from "../../../scripts/app.js";
+import { api } from "../../../scripts/api.js";
 
 const TEXTS = {
   loadFile: "Load policy file…",
@@ -41,6 +41,8 @@ const TEXTS = {
   linkWins: "{field} of node {id} is linked, so the link counts, not the file.",
   linkLeftOut: "{field} of node {id} is linked, so its value is not in the file.",
   baseLeftOut: "What comes into node {id} through base is not in the file.",
+  otherVersion: "This workflow is of another version of Layerwise Offload",
+  fieldUnknown: "{field} of node {id} was {value}; this version has no such field, and leaves it out.",
   reportLabel: "Placement report",
   reportEmpty: "Run the workflow: the report is taken when everything in front of this node is done.",
   policyLabel: "Placement policy",
