@@ -1,9 +1,10 @@
 """The dynamic backend: what a decision means for a patcher that ComfyUI pages in by itself.
 
-The patcher stays ComfyUI's, class and methods: an attachment, an injection and callbacks under one key, no override.
-Weights are ComfyUI's to move; its line (`dynamic_order`) and its bar (`dynamic_pages`) are set when it loads a
-model, and token tables are looked up on the host. There is no look-ahead of ours: on the simulated card ComfyUI
-keeps the link busy all the time, and casting block by block ahead of use gains nothing (`bench/look_ahead.py`).
+The patcher stays ComfyUI's, class and methods: an attachment and callbacks under one key, no override. There is no
+injection either, because ComfyUI injects although a load has failed. Weights are ComfyUI's to move; its line
+(`dynamic_order`) and its bar (`dynamic_pages`) are set when it loads a model, and token tables are looked up on the
+host. There is no look-ahead of ours: on the simulated card ComfyUI keeps the link busy all the time, and casting block
+by block ahead of use gains nothing (`bench/look_ahead.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from comfy.patcher_extension import CallbacksMP, PatcherInjection
+from comfy.patcher_extension import CallbacksMP
 
 from ..engine import Stack, parameter_bytes
 from ..policy import Decision, Placement, format_bytes
@@ -21,7 +22,7 @@ from .attachment import KEY, strip
 from .backends import COMFYUI, Applied, Backend, Untouched
 from .dynamic_order import Place, Wish
 from .dynamic_pages import PAGE, allowed_bytes, needed_pages, resident_bytes
-from .embedding import HostEmbeddings, stays_on_host
+from .embedding import HostEmbeddings
 from .handles import Handle
 
 
@@ -61,47 +62,33 @@ def _to_cpu(handle: Handle) -> Backend:
 
 
 class Attached:
-    """What one dynamic patcher carries: its place in line, and the tables that are looked up on the host."""
+    """What one dynamic patcher carries: its place in line, and the stand-ins for its token tables."""
 
-    def __init__(self, place: Place, embeddings: HostEmbeddings | None) -> None:
+    def __init__(self, place: Place, embeddings: HostEmbeddings) -> None:
         self.place = place
         self._embeddings = embeddings
-        self._injected = False  # core copies its own flag to clones, which would take out what is not theirs
 
     def put_on(self, patcher: Any, on_clone: Callable[[Any, Any], None]) -> None:
         """Put the contact points on a patcher, in place of those that are there."""
         strip(patcher)
         patcher.set_attachments(KEY, self)
-        if self.place.wish.placement is not Placement.AUTO:
-            patcher.set_injections(KEY, [PatcherInjection(self.inject, self.eject)])
         patcher.add_callback_with_key(CallbacksMP.ON_LOAD, KEY, self.on_load)
         patcher.add_callback_with_key(CallbacksMP.ON_CLONE, KEY, on_clone)
         patcher.add_callback_with_key(CallbacksMP.ON_DETACH, KEY, self.on_detach)
 
     def on_load(self, patcher: Any, *_: Any) -> None:
         """ComfyUI is about to use the patcher: its weights have addresses and patches, and none has moved."""
-        if self._embeddings is not None:
-            self.place.tables = [table for table in self._embeddings.tables() if stays_on_host(table)]
+        self.place.tables = self._embeddings.tables()
         self.place.loaded()
-
-    def on_detach(self, patcher: Any, unpatch_all: bool) -> None:
-        """ComfyUI lets go, or loads another patcher of the model."""
-        self.place.left()
-
-    def inject(self, patcher: Any) -> None:
-        """Watch the layers, and look tables up on the host."""
-        self._injected = True
-        self.place.watch()
-        if self._embeddings is not None:
+        if self.place.wish.placement is not Placement.AUTO:
+            self.place.watch()
             self._embeddings.install()
 
-    def eject(self, patcher: Any) -> None:
-        """Leave the model as it was."""
-        if self._injected:
-            self._injected = False
-            self.place.stop_watching()
-            if self._embeddings is not None:
-                self._embeddings.uninstall()
+    def on_detach(self, patcher: Any, unpatch_all: bool) -> None:
+        """Leave the model as it was: ComfyUI lets go, loads a sibling, or has failed to load this one."""
+        self.place.stop_watching()
+        self._embeddings.uninstall()
+        self.place.left()
 
 
 class Paged:
@@ -121,7 +108,7 @@ class Paged:
             return
         place = Place(self._wish, model, self._device, stacks)
         streams = self._wish.placement is Placement.LAYERWISE or self._wish.budget is not None
-        embeddings = HostEmbeddings(model, self._device) if streams else None
+        embeddings = HostEmbeddings(model, self._device, paged=not streams)
         Attached(place, embeddings).put_on(patcher, lambda old, new: self.attach(new, stacks))
         self._places.add(place)
 
@@ -133,24 +120,29 @@ class Paged:
             return Applied(self._word(), f"not loaded now; when it is, {self._rule(self._wish.loops)}")
         needed = needed_pages(model, place.pages, place.tables)
         there, whole = resident_bytes(place.pages, needed), len(needed) * PAGE
-        where = f"of its pages are on {self._device} now"
+        if there is None and not place.tables:
+            there = int(place.pages.loaded_size())  # then all pages of the range are needed
         complete = there == whole
-        how = [
-            f"all {format_bytes(whole)} {where}"
-            if complete
-            else f"{format_bytes(there)} of {format_bytes(whole)} {where}, and ComfyUI copies the rest when it runs",
-            self._rule(place.loops, place.lacking),
-        ]
+        how = [self._where(there, whole, place), self._rule(place.loops, place.lacking)]
         if self._wish.budget is not None and "set_watermark" not in place.lacking:
-            how.append(
-                f"at most {format_bytes(allowed_bytes(place.pages, needed))} of pages may be there now"
-            )
+            how.append(_limit(place, needed))
         if place.tables:
             size = format_bytes(sum(parameter_bytes(table) for table in place.tables))
             how.append(f"its token table ({size}) is looked up in memory")
         if place.lacking:
             how.append(f"this comfy-aimdo has no {' and no '.join(place.lacking)}, so the rest is ComfyUI's")
         return Applied(self._word(complete), "; ".join(how))
+
+    def _where(self, there: int | None, whole: int, place: Place) -> str:
+        """Say how much of a component is on the device."""
+        where = f"of its pages are on {self._device} now"
+        if there == whole:
+            return f"all {format_bytes(whole)} {where}"
+        if there is not None:
+            rest = "ComfyUI copies the rest when it runs"
+            return f"{format_bytes(there)} of {format_bytes(whole)} {where}, and {rest}"
+        held = format_bytes(int(place.pages.loaded_size()))  # type: ignore[union-attr]
+        return f"{held} {where}; this comfy-aimdo does not say which (get_residency)"
 
     def _word(self, complete: bool | None = None) -> str:
         """Return the word for what is in force: pages come layer by layer, unless they are all there."""
@@ -173,3 +165,13 @@ class Paged:
         if loops:
             return "it takes the room it needs while it runs"
         return "its pages use what is free, and go first"
+
+
+def _limit(place: Place, needed: Sequence[int]) -> str:
+    """Say how much of a component's pages its budget allows on the device now."""
+    if place.bar_failed:
+        return "nothing limits its pages, because set_watermark of comfy-aimdo failed"
+    allowed = allowed_bytes(place.pages, needed)
+    if allowed is None:
+        return "its budget was set, and this comfy-aimdo does not say how it stands now (get_watermark)"
+    return f"at most {format_bytes(allowed)} of pages may be there now"

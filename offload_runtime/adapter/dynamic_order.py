@@ -23,7 +23,7 @@ from ..engine import Stack
 from ..engine.stacks import stack_layers
 from ..policy import Placement
 from .backends import trace_of
-from .dynamic_pages import range_of, watermark_for
+from .dynamic_pages import range_of, set_bar, watermark_for
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,7 @@ class Place:
         self._firsts = [stack.layers[0].module for stack in stacks]
         self._hooks: list[Any] = []
         self.is_last = False
+        self.bar_failed = False
 
     @property
     def pages(self) -> Any | None:
@@ -141,8 +142,10 @@ class Place:
             self._hooks.pop().remove()
 
     def _begins_a_pass(self, module: nn.Module) -> None:
+        if not self.in_force:
+            return  # two patchers of the model are loaded, and only one of them counts
         self._trace.record(self._layers[id(module)])
-        if self.is_last and self.loops and self.in_force:
+        if self.is_last and self.loops:
             self.move(front=True)
             _line_up(self)
 
@@ -154,8 +157,7 @@ class Place:
         if self.wish.budget is None or model is None or not hasattr(pages, "set_watermark"):
             return
         address = watermark_for(model, pages, self.wish.budget, self.tables)
-        if address is not None:
-            pages.set_watermark(address)  # type: ignore[union-attr]
+        self.bar_failed = address is not None and not set_bar(pages, address)
 
     def move(self, *, front: bool) -> None:
         """Move to the front or the end of the line, where the native layer can."""

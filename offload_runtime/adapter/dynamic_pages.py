@@ -23,6 +23,9 @@ PAGE = 32 << 20
 _CHUNK = 16 << 20
 """Steps in which the buffer of a stream grows."""
 
+_REFUSALS = (AttributeError, RuntimeError)
+"""What a call of a native layer raises that lacks the function, or whose function fails."""
+
 
 def range_of(model: nn.Module, device: torch.device) -> Any | None:
     """Return the range of a model on a device, or None before its first load there."""
@@ -45,16 +48,27 @@ def needed_pages(model: nn.Module, pages: Any, left_out: Collection[nn.Module]) 
     return sorted(numbers)
 
 
-def resident_bytes(pages: Any, needed: Collection[int]) -> int:
-    """Return how many bytes of the needed pages are on the device."""
-    residency = pages.get_residency()
+def resident_bytes(pages: Any, needed: Collection[int]) -> int | None:
+    """Return how many bytes of the needed pages are on the device, or None where the native layer does not say."""
+    residency = _answer(pages, "get_residency")
+    if residency is None:
+        return None
     return PAGE * sum(1 for number in needed if number < len(residency) and residency[number] & 1)
 
 
-def allowed_bytes(pages: Any, needed: Collection[int]) -> int:
-    """Return how many bytes of the needed pages may be on the device, as the bar stands now."""
-    watermark = pages.get_watermark()
-    return PAGE * sum(1 for number in needed if number < watermark)
+def allowed_bytes(pages: Any, needed: Collection[int]) -> int | None:
+    """Return how many bytes of the needed pages the bar allows on the device now; None where that is not said."""
+    watermark = _answer(pages, "get_watermark")
+    return None if watermark is None else PAGE * sum(1 for number in needed if number < watermark)
+
+
+def set_bar(pages: Any, address: int) -> bool:
+    """Let no page above an address be resident; tell whether the native layer did it."""
+    try:
+        pages.set_watermark(address)
+    except _REFUSALS:
+        return False
+    return True
 
 
 def watermark_for(model: nn.Module, pages: Any, budget: int, left_out: Collection[nn.Module]) -> int | None:
@@ -79,6 +93,13 @@ def watermark_for(model: nn.Module, pages: Any, budget: int, left_out: Collectio
     room = budget - always - _buffers(model, pages, left_out, streamed=True)
     count = max(0, room // PAGE)
     return needed[count] * PAGE if count < len(needed) else None
+
+
+def _answer(pages: Any, name: str) -> Any | None:
+    try:
+        return getattr(pages, name)()
+    except _REFUSALS:
+        return None
 
 
 def _buffers(model: nn.Module, pages: Any, left_out: Collection[nn.Module], *, streamed: bool) -> int:

@@ -2,98 +2,143 @@
 
 The table is large and only a few rows of it are read. On ComfyUI 0.3.75 the device of its weight even decides
 where the whole encode runs, so a table left on the host would silently move the encode to the CPU. While the
-encoder is loaded, `get_input_embeddings` therefore answers with a stand-in that names the compute device,
-looks the rows up where the table is, and sends them over.
+encoder is loaded, `get_input_embeddings` therefore answers with a stand-in: the same embedding to whoever looks at
+it, but its weight names the compute device, and its rows are looked up where the table is, and sent over.
 
 With dynamic VRAM a table has addresses in a range of pages as well, and ComfyUI would copy all of it there, or
-copy all of it on the host when the ids are there. A stand-in without those addresses is looked up as it is.
+copy all of it on the host when the ids are there. Without those addresses it is looked up as it is.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
 import weakref
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import nn
 
+from .host_weight import HostWeight
+
+_METHOD = "get_input_embeddings"
 _PLAIN = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def stays_on_host(table: nn.Module) -> bool:
-    """Tell whether a table that dynamic VRAM would page in can be looked up on the host just as well.
-
-    It cannot when rows have to be computed from the whole of it: quantised, patched, or not loaded.
-    """
-    weight = table.weight
-    patched = getattr(table, "weight_lowvram_function", None) or getattr(table, "weight_function", None)
-    plain = type(weight) is nn.Parameter and weight.dtype in _PLAIN and weight.device.type == "cpu"
-    return plain and not patched
-
-
-class HostEmbedding:
-    """Stands in for an embedding whose table is not on the compute device."""
-
-    def __init__(self, embedding: nn.Embedding, device: torch.device) -> None:
-        self.weight = SimpleNamespace(device=device)
-        self._embedding = embedding
-        self._device = device
-
-    def __call__(self, ids: torch.Tensor, **kwargs: Any) -> torch.Tensor:
-        """Look up `ids` (any shape, integer); returns their rows on the compute device."""
-        # A patched table is cast by ComfyUI where its input is, patches and all: that is too much for the host.
-        patched = getattr(self._embedding, "weight_function", None)
-        place = self._device if patched else self._embedding.weight.device
-        rows: torch.Tensor = self._embedding(ids.to(place), **kwargs)
-        # Where core has not placed the table it does not cast it, and leaves out the wish for another dtype.
-        return rows.to(self._device, kwargs.get("out_dtype"))
-
-
 class HostEmbeddings:
-    """The stand-ins of one text encoder, installed and removed with its layers."""
+    """The stand-ins of one text encoder, installed and removed with its layers.
 
-    def __init__(self, model: nn.Module, device: torch.device) -> None:
+    Args:
+        model: the encoder.
+        device: where it computes.
+        paged: whether ComfyUI may page the tables in like other weights, so that only the device is named.
+    """
+
+    def __init__(self, model: nn.Module, device: torch.device, *, paged: bool = False) -> None:
         self._device = device
-        self._stand_ins: dict[nn.Module, Any] = {}
-        self._owners = [m for m in model.modules() if callable(getattr(m, "get_input_embeddings", None))]
+        self._paged = paged
+        self._owners = [m for m in model.modules() if callable(getattr(type(m), _METHOD, None))]
 
     def tables(self) -> list[nn.Module]:
-        """Return the tables themselves."""
-        return [type(owner).get_input_embeddings(owner) for owner in self._owners]  # type: ignore[attr-defined]
+        """Return the tables that are looked up on the host, themselves."""
+        if self._paged:
+            return []
+        answers = dict.fromkeys(getattr(type(owner), _METHOD)(owner) for owner in self._owners)
+        # What a vision tower answers with is a convolution.
+        tables = [answer for answer in answers if isinstance(answer, nn.Embedding)]
+        return [table for table in tables if not hasattr(table, "_v") or _stays_on_host(table)]
 
     def install(self) -> None:
         """Shadow `get_input_embeddings` of every text model."""
         for owner in self._owners:
-            owner.__dict__["get_input_embeddings"] = self._stand_ins[owner] = self._stand_in(owner)
+            owner.__dict__[_METHOD] = _Shadow(owner, self._device, self._paged, self)
 
     def uninstall(self) -> None:
-        """Give the original method back, unless somebody else has shadowed it since."""
-        for owner, stand_in in self._stand_ins.items():
-            if owner.__dict__.get("get_input_embeddings") is stand_in:
-                del owner.__dict__["get_input_embeddings"]
-        self._stand_ins.clear()
+        """Put back what was there, unless somebody else has shadowed it since."""
+        for owner in self._owners:
+            shadow = owner.__dict__.get(_METHOD)
+            if not isinstance(shadow, _Shadow) or shadow.installed_by is not self:
+                continue
+            if shadow.shadowed is None:
+                del owner.__dict__[_METHOD]
+            else:
+                owner.__dict__[_METHOD] = shadow.shadowed
 
-    def _stand_in(self, owner: nn.Module) -> Any:
-        original = type(owner).get_input_embeddings  # type: ignore[attr-defined]
-        reference = weakref.ref(owner)
 
-        def get_input_embeddings() -> Any:
-            embedding = original(reference())
-            if embedding.weight.device == self._device:
-                return embedding
-            if hasattr(embedding, "_v"):
-                if not stays_on_host(embedding):
-                    return embedding
-                embedding = _without_pages(embedding)
-            return HostEmbedding(embedding, self._device)
+class _Shadow:
+    """What `get_input_embeddings` of a text model is while its encoder is loaded.
 
-        return get_input_embeddings
+    Attributes:
+        shadowed: what somebody else had put in its place, or None; never another one of ours.
+        installed_by: whose it is.
+    """
+
+    def __init__(
+        self, owner: nn.Module, device: torch.device, paged: bool, installed_by: HostEmbeddings
+    ) -> None:
+        there = owner.__dict__.get(_METHOD)
+        self.shadowed: Any = there.shadowed if isinstance(there, _Shadow) else there
+        self.installed_by = installed_by
+        self._owner = weakref.ref(owner)
+        self._device = device
+        self._paged = paged
+
+    def __call__(self) -> Any:
+        """Return the embedding, or what stands in for one whose table is not on the compute device."""
+        owner = self._owner()
+        embedding = self.shadowed() if self.shadowed else getattr(type(owner), _METHOD)(owner)
+        if not isinstance(embedding, nn.Embedding) or embedding.weight.device == self._device:
+            return embedding
+        twin = copy.copy(embedding)
+        twin.__class__ = _kind_of(type(embedding))  # type: ignore[arg-type]
+        twin.__dict__.update(_embedding=embedding, _device=self._device, _paged=self._paged)
+        return twin
+
+
+@functools.cache
+def _kind_of(kind: Any) -> Any:
+    return type(kind.__name__, (_OnHost, kind), {})
+
+
+class _OnHost(nn.Module):
+    """What a stand-in does otherwise than the class of its embedding."""
+
+    _embedding: nn.Embedding
+    _device: torch.device
+    _paged: bool
+
+    @property
+    def weight(self) -> HostWeight:
+        """The table, as a tensor on the compute device."""
+        return HostWeight(self._embedding.weight, self._device)
+
+    def forward(self, ids: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Look up `ids` (any shape, integer); returns their rows on the compute device."""
+        embedding, place = self._embedding, self._device
+        if not self._paged and _stays_on_host(embedding):
+            embedding, place = _without_pages(embedding), embedding.weight.device
+        rows: torch.Tensor = embedding.forward(ids.to(place), *args, **kwargs)
+        # Where core has not placed the table it does not cast it, and leaves out the wish for another dtype.
+        return rows.to(self._device, kwargs.get("out_dtype"))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self._embedding.__reduce_ex__(protocol)
+
+
+def _stays_on_host(table: nn.Embedding) -> bool:
+    """Tell whether rows can be looked up on the host just as well as where ComfyUI would cast the table: at its input.
+
+    They cannot where they have to be computed from the whole of it: patched, or paged in and quantised or not loaded.
+    """
+    if any(getattr(table, name, None) for name in ("weight_lowvram_function", "weight_function")):
+        return False
+    weight = table.weight
+    plain = type(weight) is nn.Parameter and weight.dtype in _PLAIN and weight.device.type == "cpu"
+    return plain or not hasattr(table, "_v")
 
 
 def _without_pages(embedding: nn.Embedding) -> nn.Embedding:
     """Return an embedding of the same table that dynamic VRAM knows nothing of."""
     twin = copy.copy(embedding)
-    del twin._v
+    twin.__dict__.pop("_v", None)
     return twin

@@ -85,6 +85,7 @@ Result cuMemMap(Pointer base, size_t size, size_t offset, Pointer handle, Pointe
 Result cuMemSetAccess(Pointer base, size_t size, void *access, size_t count) { return done(); }
 Result cuMemUnmap(Pointer base, size_t size) { return done(); }
 Result cuMemcpyHtoDAsync(Pointer to, void *from, size_t size, void *stream) { return done(); }
+Result cuMemcpyDtoHAsync(void *to, Pointer from, size_t size, void *stream) { return done(); }
 Result cuEventCreate(void **event, unsigned flags) { return done(); }
 Result cuEventDestroy(void *event) { return done(); }
 Result cuEventRecord(void *event, void *stream) { return done(); }
@@ -101,8 +102,8 @@ static const struct {
     ENTRY(cuMemGetInfo), ENTRY(cuMemAlloc), ENTRY(cuMemFree), ENTRY(cuMemAllocAsync), ENTRY(cuMemFreeAsync),
     ENTRY(cuMemAllocHost), ENTRY(cuMemFreeHost), ENTRY(cuMemHostRegister), ENTRY(cuMemHostUnregister),
     ENTRY(cuMemAddressReserve), ENTRY(cuMemAddressFree), ENTRY(cuMemCreate), ENTRY(cuMemRelease), ENTRY(cuMemMap),
-    ENTRY(cuMemSetAccess), ENTRY(cuMemUnmap), ENTRY(cuMemcpyHtoDAsync), ENTRY(cuEventCreate),
-    ENTRY(cuEventDestroy), ENTRY(cuEventRecord), ENTRY(cuEventSynchronize),
+    ENTRY(cuMemSetAccess), ENTRY(cuMemUnmap), ENTRY(cuMemcpyHtoDAsync),
+    ENTRY(cuMemcpyDtoHAsync), ENTRY(cuEventCreate), ENTRY(cuEventDestroy), ENTRY(cuEventRecord), ENTRY(cuEventSynchronize),
 };
 
 Result cuGetProcAddress(const char *name, void **function, int version, uint64_t flags, void *status) {
