@@ -23,6 +23,7 @@ from ..engine import Streamer, parameter_bytes
 from .embedding import HostEmbeddings
 from .pinning import packed_weights
 from .pressure import Pressure
+from .staying import Staying
 
 KEY = "layerwise_offload"
 
@@ -130,6 +131,8 @@ class _Account:
         self._tables = patcher.attachments[KEY].tables
         self._without_tables = self._whole - sum(parameter_bytes(table) for table in self._tables)
         self._limit = 0.0  # what the resident weights were chosen for
+        self._staying = Staying()
+        self._wanted = 0  # bytes of weights that are on the device when all is as it was placed
         self._pressure = Pressure()
         self._inside = 0
 
@@ -156,13 +159,14 @@ class _Account:
     ) -> int:
         """Place the resident weights, within what ComfyUI allows now, and take the slots."""
         patcher: Any = self._patcher()
-        self._streamer.free()
+        room = patcher.model.model_loaded_weight_memory + self._streamer.slot_bytes + extra_memory
         self._pressure.loads(patcher.model)
-        if self._is_placed() and self._pressure.holds(patcher.model) and not force_patch_weights:
-            patcher.patch_model(load_weights=False)  # what is there now is what can stay
+        if self._stays_as_it_is(room) and not force_patch_weights:
+            patcher.patch_model(load_weights=False)
             change = 0
         else:
-            change = self._place(device, extra_memory, force_patch_weights)
+            self._streamer.free()
+            change = self._place(device, room, force_patch_weights)
         self._streamer.adjust()
         self._pin(patcher)
         # The slots now, before a VAE divides what is free by the size of one image. If another program was
@@ -171,15 +175,31 @@ class _Account:
             self._streamer.allocate()
         return change
 
-    def _place(self, device: torch.device, extra_memory: float, force_patch_weights: bool) -> int:
+    def _stays_as_it_is(self, room: float) -> bool:
+        """Tell whether the weights that are on the device now are all that can stay."""
         patcher: Any = self._patcher()
-        self._limit = self._choose_limit(patcher.model.model_loaded_weight_memory + extra_memory)
+        if not self._is_placed():
+            return False
+        if self._pressure.holds(patcher.model):
+            return True
+        hooked = patcher.forced_hooks or patcher.hook_patches  # core applies them when it loads weights
+        complete = patcher.model.model_loaded_weight_memory >= self._wanted
+        return complete and not hooked and self._limit == self._choose_limit(room)
+
+    def _place(self, device: torch.device, room: float, force_patch_weights: bool) -> int:
+        patcher: Any = self._patcher()
+        self._limit = self._choose_limit(room)
         if not self._is_placed():
             # Core takes weights back from a model that it calls low on memory only, and would take what is left
             # of them for its own: a LoRA would be lost, and some weights would be on the device uncounted.
             patcher.model.model_lowvram = True
             self._base.unpatch_model(patcher, patcher.offload_device)
-        missing = self._limit - patcher.model.model_loaded_weight_memory
+        target, self._wanted = self._limit, self._whole
+        if self._limit <= self._whole:
+            self._staying = Staying(self._listed(), self._streamer.layers, self._limit)
+            self._wanted = self._staying.bytes
+            target = self._wanted + 1  # core wants more room than it takes
+        missing = max(0, target - patcher.model.model_loaded_weight_memory)
         change = self._true_sized(self._base.partially_load, device, missing, force_patch_weights)
         _placed[patcher.model] = self._placement()
         return change
@@ -258,14 +278,20 @@ class _Account:
         return max(0, slots - reserve)
 
     def _load_list(self, *args: Any, **kwargs: Any) -> list[tuple[Any, ...]]:
-        """Return what core may place, without the tables that are looked up on the host: layers come first."""
-        patcher: Any = self._patcher()
-        listed: list[tuple[Any, ...]] = self._base._load_list(patcher, *args, **kwargs)
+        """Return what core may place, in the order in which it stays."""
         if not self._inside or self._limit > self._whole:
+            listed: list[tuple[Any, ...]] = self._base._load_list(self._patcher(), *args, **kwargs)
             return listed
+        return self._staying.ranked(self._listed())
+
+    def _listed(self) -> list[tuple[Any, ...]]:
+        """Return what core may place, without the tables that are looked up on the host."""
+        patcher: Any = self._patcher()
         left = {id(table) for table in self._tables}
         return [
-            entry for entry in listed if id(entry[-2]) not in left or f"{entry[-3]}.weight" in patcher.patches
+            entry
+            for entry in self._base._load_list(patcher)
+            if id(entry[3]) not in left or f"{entry[2]}.weight" in patcher.patches
         ]
 
     def _true_sized(self, method: Callable[..., int], *args: Any, **kwargs: Any) -> int:

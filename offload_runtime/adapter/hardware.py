@@ -24,6 +24,7 @@ def machine_facts() -> MachineFacts:
     memory = host_memory()
     total = int(mm.get_total_memory(device)) if accelerator else 0
     free = int(mm.get_free_memory(device)) if accelerator else 0
+    reserve = int(mm.minimum_inference_memory()) + _headroom() if accelerator else 0
     directml = bool(getattr(mm, "directml_enabled", False))
     return MachineFacts(
         device=str(device),
@@ -32,7 +33,7 @@ def machine_facts() -> MachineFacts:
         vram_free=free,
         ram_total=memory.total,
         ram_available=memory.available,
-        inference_reserve=int(mm.minimum_inference_memory()) if accelerator else 0,
+        inference_reserve=reserve,
         vram_others=max(0, total - free - _loaded_by_comfyui(device)),
         pin_limit=_pin_limit(),
         accelerators=_accelerators() if accelerator else 0,
@@ -49,6 +50,9 @@ def machine_line(facts: MachineFacts) -> str:
     if facts.accelerator:
         parts.append(f"VRAM {format_bytes(facts.vram_free)} free of {format_bytes(facts.vram_total)}")
     parts.append(f"memory {format_bytes(facts.ram_available)} free of {format_bytes(facts.ram_total)}")
+    if facts.accelerator:
+        manager = "dynamic VRAM" if facts.dynamic_vram else "legacy memory manager"
+        parts.append(f"under ComfyUI's {manager}")
     if facts.flags:
         parts.append(f"started with {' '.join(facts.flags)}")
     return " · ".join(parts)
@@ -89,6 +93,11 @@ def _accelerators() -> int:
 def _dynamic_vram() -> bool:
     """Tell whether ComfyUI pages weights in by itself; older versions have no such module."""
     return bool(getattr(getattr(comfy, "memory_management", None), "aimdo_enabled", False))
+
+
+def _headroom() -> int:
+    """Return the device memory that dynamic VRAM keeps free beside its reserve; nothing else knows the flag."""
+    return int(float(_value("--vram-headroom") or 0) * 1024**3) if _dynamic_vram() else 0
 
 
 def _value(flag: str) -> Any:

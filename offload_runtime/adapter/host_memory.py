@@ -1,7 +1,8 @@
 """Host memory that this process may really use: the system's, or less inside a container.
 
 Linux control groups limit a process below what the system has, at any level of their hierarchy; both versions
-of their file system are read. The page cache that a group holds counts as available: the kernel gives it back.
+of their file system are read, and both side by side. The page cache that a group holds counts as available: the
+kernel gives it back. Above `memory.high` a group is slowed down until it has given back, so that is a limit, too.
 """
 
 from __future__ import annotations
@@ -43,23 +44,25 @@ def _groups(root: Path) -> Iterator[tuple[int, int]]:
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "":
-            mount, limit, used, cache = "sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"
+            top = root / "sys/fs/cgroup"
+            if (top / "unified").is_dir():  # beside version 1
+                top /= "unified"
+            limits, used, cache = ("memory.max", "memory.high"), "memory.current", ""
         elif "memory" in controllers.split(","):
-            mount, limit, used = "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
-            cache = "total_inactive_file"
+            top = root / "sys/fs/cgroup/memory"
+            limits, used, cache = ("memory.limit_in_bytes",), "memory.usage_in_bytes", "total_"
         else:
             continue
-        top = root / mount
         # Inside a container the path is that of the host, and the container's own group is at the top.
         for folder in dict.fromkeys((top / path.lstrip("/"), *(top / path.lstrip("/")).parents)):
             if folder != top and top not in folder.parents:
                 break
-            found = _number(folder / limit)
-            if found is None or found >= _UNLIMITED:
+            found = [number for limit in limits if (number := _number(folder / limit)) is not None]
+            if not found or min(found) >= _UNLIMITED:
                 continue
-            cached = re.search(rf"^{cache} (\d+)$", _read(folder / "memory.stat"), re.MULTILINE)
-            in_use = (_number(folder / used) or 0) - (int(cached[1]) if cached else 0)
-            yield found, max(0, in_use)
+            stat = _read(folder / "memory.stat")
+            cached = re.findall(rf"^{cache}(?:in)?active_file (\d+)$", stat, re.MULTILINE)
+            yield min(found), max(0, (_number(folder / used) or 0) - sum(map(int, cached)))
 
 
 def _number(file: Path) -> int | None:

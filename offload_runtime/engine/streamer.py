@@ -111,7 +111,8 @@ class Streamer:
     @property
     def footprint(self) -> int:
         """The most that the slots take while the component is loaded."""
-        return self._plan([packed_bytes(_streamable(unit.parameters())) for unit in self._units.all]).capacity
+        sizes = [packed_bytes(_streamable(unit.parameters())) for unit in self._units.all]
+        return Areas(sizes, self._units.layers, self._budget, ahead=self._tier.overlaps).capacity
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -327,7 +328,8 @@ class Streamer:
         areas.expect(self._trace.expected)
 
     def _plan(self, sizes: Sequence[int]) -> Areas:
-        return Areas(sizes, self._units.layers, self._budget, ahead=self._tier.overlaps)
+        # Where layers in between stay, larger ones become neighbours, for whom no more room was planned.
+        return Areas(sizes, self._units.layers, self.footprint, ahead=self._tier.overlaps)
 
     def _sizes(self) -> list[int]:
         """Return what each unit takes in the slots now; resident weights take nothing."""

@@ -92,14 +92,15 @@ def _no_layers(placement: Placement, component: ComponentFacts, machine: Machine
     return Bound(Placement.AUTO, "no repeated layers were found in it, so it is left to ComfyUI")
 
 
-def _cannot_stream(placement: Placement, component: ComponentFacts, machine: MachineFacts) -> Bound | None:
-    if not _on_device(component, machine) or placement is not Placement.LAYERWISE:
+def _moving_is_in_vain(placement: Placement, component: ComponentFacts, machine: MachineFacts) -> Bound | None:
+    if not _on_device(component, machine) or placement not in (Placement.LAYERWISE, Placement.OFFLOAD):
         return None
     if machine.shared_memory:
+        moving = "streaming" if placement is Placement.LAYERWISE else "offloading"
         return Bound(
-            Placement.RESIDENT, f"{machine.device} shares its memory with the CPU: streaming frees none"
+            Placement.RESIDENT, f"{machine.device} shares its memory with the CPU: {moving} frees none"
         )
-    if not machine.can_stream:
+    if placement is Placement.LAYERWISE and not machine.can_stream:
         cause = machine.flag("--directml") or machine.device
         return Bound(Placement.OFFLOAD, f"{cause} cannot copy layers while it computes")
     return None
@@ -110,7 +111,7 @@ _CHECKS: tuple[Check, ...] = (
     _computes_on_cpu,
     _gpu_only,
     _no_layers,
-    _cannot_stream,
+    _moving_is_in_vain,
     _novram,
     _no_smart_memory,
     _highvram,

@@ -18,7 +18,8 @@ class MachineFacts:
         vram_free: device memory free when the facts were taken.
         ram_total: host memory that this process may use, container limits counted.
         ram_available: host memory still available to it.
-        inference_reserve: device memory that ComfyUI keeps for activations, `--reserve-vram` counted.
+        inference_reserve: device memory that ComfyUI keeps for activations, `--reserve-vram` counted, and
+            `--vram-headroom` where dynamic VRAM is in force.
         vram_others: device memory that other programs hold, so that no plan may count on it.
         pin_limit: page-locked host memory that may still be taken; None for "not known".
         accelerators: how many accelerators the machine has.

@@ -93,7 +93,7 @@ def _computes_on_cpu(component: ComponentFacts, now: Situation) -> Verdict | Non
 
 
 def _shared_memory(component: ComponentFacts, now: Situation) -> Verdict | None:
-    if now.machine.accelerator and now.machine.shared_memory:
+    if now.machine.shared_memory and not _on_cpu(component, now):
         reason = f"{now.machine.device} shares its memory with the CPU, so moving weights frees none"
         return Verdict(Placement.RESIDENT, reason)
     return None

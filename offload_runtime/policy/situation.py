@@ -184,5 +184,5 @@ def _room(
 
 
 def _reserved(machine: MachineFacts) -> str:
-    flag = machine.flag("--reserve-vram")
-    return f" and {flag}" if flag else ""
+    names = ("--reserve-vram", *(("--vram-headroom",) if machine.dynamic_vram else ()))
+    return "".join(f" and {flag}" for name in names if (flag := machine.flag(name)))

@@ -14,7 +14,7 @@ from placing import SOURCE, place, policy
 
 from offload_runtime.adapter import Placements, apply_policy, hardware, host_memory
 from offload_runtime.errors import StrictPolicyError
-from offload_runtime.policy import Policy
+from offload_runtime.policy import Policy, resolve
 
 GB = 1024**3
 CLIP = models.FAMILIES["clip"]
@@ -51,9 +51,29 @@ def test_every_flag_that_this_comfyui_knows_is_known(args: Callable[..., None]) 
     assert bearing <= {*hardware.FLAGS}
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_headroom_is_taken_off_where_dynamic_vram_keeps_it(
+    dynamic: bool, gpu: SimpleNamespace, args: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import comfy
+
+    gpu.total = 16 * GB
+    args(vram_headroom=8.0)
+    memory = SimpleNamespace(aimdo_enabled=dynamic)
+    monkeypatch.setattr(comfy, "memory_management", memory, raising=False)
+    facts = hardware.machine_facts()
+    assert facts.inference_reserve == (8 * GB if dynamic else 0)
+    plan = resolve(Policy(), facts, ())
+    assert plan.room_bytes == (8 * GB if dynamic else 16 * GB)
+    assert ("for activations and --vram-headroom 8" in plan.room) == dynamic
+    manager = "ComfyUI's dynamic VRAM" if dynamic else "ComfyUI's legacy memory manager"
+    assert manager in hardware.machine_line(facts)
+
+
 def test_facts_without_an_accelerator() -> None:
     facts = hardware.machine_facts()
     assert (facts.device, facts.accelerator, facts.vram_total, facts.accelerators) == ("cpu", False, 0, 0)
+    assert "manager" not in hardware.machine_line(facts)
     assert facts.ram_total <= psutil.virtual_memory().total
     assert "--cpu" in facts.flags
 
@@ -79,6 +99,11 @@ def _group(mine: str, level: str, *, limit: int, used: int) -> dict[str, str]:
         f"{folder}/memory.max": str(limit),
         f"{folder}/memory.current": str(used),
     }
+
+
+def _files(level: str, **contents: str) -> dict[str, str]:
+    """Return further files of a group: `max`, `high`, `stat`."""
+    return {f"sys/fs/cgroup/{level}/memory.{name}": text for name, text in contents.items()}
 
 
 @pytest.mark.parametrize(
@@ -113,6 +138,39 @@ def _group(mine: str, level: str, *, limit: int, used: int) -> dict[str, str]:
             3,
         ),
         (_group("/a", "a", limit=100, used=1), 64, 32),
+        # the kernel slows a group down at `high`, long before it ends one at `max`
+        (_group("/a", "a", limit=20, used=3) | {"sys/fs/cgroup/a/memory.high": "8"}, 8, 5),
+        (_group("/a", "a", limit=8, used=3) | {"sys/fs/cgroup/a/memory.high": "max"}, 8, 5),
+        (_group("/a", "a", limit=0, used=3) | _files("a", max="max", high="8"), 8, 5),
+        # both lists of the page cache can be given back
+        (
+            _group("/a", "a", limit=8, used=7)
+            | _files("a", stat="anon 1\ninactive_file 1\nactive_file 5\n"),
+            8,
+            7,
+        ),
+        # both versions side by side: the second one is mounted inside the first one's folder
+        (
+            {
+                "proc/self/cgroup": "3:cpu:/\n1:name=systemd:/u\n0::/u\n",
+                "sys/fs/cgroup/unified/cgroup.procs": "",
+                "sys/fs/cgroup/unified/u/memory.max": "8",
+                "sys/fs/cgroup/unified/u/memory.current": "3",
+            },
+            8,
+            5,
+        ),
+        (
+            {
+                "proc/self/cgroup": "4:memory:/g\n0::/g\n",
+                "sys/fs/cgroup/unified/cgroup.procs": "",
+                "sys/fs/cgroup/memory/g/memory.limit_in_bytes": "10",
+                "sys/fs/cgroup/memory/g/memory.usage_in_bytes": "9",
+                "sys/fs/cgroup/memory/g/memory.stat": "total_active_file 4\ntotal_inactive_file 2\n",
+            },
+            10,
+            7,
+        ),
     ],
 )  # fmt: skip
 def test_a_container_has_what_it_is_given(

@@ -73,6 +73,8 @@ DIRECTML = machine(8, "--directml -1", device="privateuseone:0", can_stream=Fals
         ("layerwise", machine(24), FIXED, "auto", "does not allow this AudioOobleckVAE to be offloaded"),
         ("offload", machine(24), FIXED, "auto", "does not allow this AudioOobleckVAE to be offloaded"),
         ("layerwise", MPS, T5, "resident", "mps shares its memory with the CPU"),
+        ("offload", MPS, T5, "resident", "mps shares its memory with the CPU: offloading frees none"),
+        ("offload", MPS, TE_ON_CPU, "cpu", "ComfyUI computes it on the CPU"),
         ("layerwise", DIRECTML, component("text_encoder", 1), "offload", "--directml -1 cannot copy layers"),
         (
             "layerwise",
@@ -167,6 +169,9 @@ def test_the_command_line_wins_over_the_default_of_the_user() -> None:
         (machine(24), TE_ON_CPU, "auto", "cpu", "ComfyUI computes it on the CPU"),
         (machine(24), TE_ON_CPU, "memory", "layerwise", "mode is memory"),
         (MPS, T5, "auto", "resident", "mps shares its memory"),
+        (MPS, T5, "memory", "resident", "mps shares its memory"),
+        (MPS, TE_ON_CPU, "memory", "layerwise", "mode is memory"),
+        (MPS, TE_ON_CPU, "auto", "cpu", "ComfyUI computes it on the CPU"),
         (DIRECTML, T5, "auto", "offload", "--directml -1 cannot copy layers while it computes"),
         (machine(8), VAE, "speed", "resident", "mode is speed"),
         (machine(8), T5, "speed", "resident", "only 6.80 GB of its 9.50 GB fit"),
