@@ -11,12 +11,15 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Sequence, Set
+from operator import add
 from typing import NamedTuple
 
 NEVER = 1 << 62
 """The position of a next use that is not in the trace."""
+
+TRIES = 8
+"""How many more layers than are known to fit are tried."""
 
 
 class Region(NamedTuple):
@@ -120,15 +123,29 @@ class Schedule:
             yield fetch
 
     def _choose_staying(self) -> list[int]:
-        """Return the layers to keep: as many as leave room for the largest two neighbours of the others."""
-        order = list(self._positions)
-        repeated = [layer for layer in order if len(self._positions[layer]) > 1]
-        for count in range(len(repeated), 0, -1):
-            chosen = {repeated[i * len(repeated) // count] for i in range(count)}
-            rest = [self.sizes[layer] for layer in order if layer not in chosen]
-            if sum(self.sizes[layer] for layer in chosen) + largest_neighbours(rest) <= self.capacity:
-                return sorted(chosen)
-        return []
+        """Return the layers to keep: as many as leave room for the largest two neighbours of the others.
+
+        How many that are is searched by halves. With layers of unequal size a few more may fit where one more
+        does not, because other ones are chosen: some counts beyond are tried as well.
+        """
+        repeated = [layer for layer, places in self._positions.items() if len(places) > 1]
+        fits, too_many = 0, len(repeated) + 1
+        while too_many - fits > 1:
+            count = (fits + too_many) // 2
+            if self._fit(_spread(repeated, count)):
+                fits = count
+            else:
+                too_many = count
+        beyond = range(min(fits + TRIES, len(repeated)), fits, -1)
+        count = next((more for more in beyond if self._fit(_spread(repeated, more))), fits)
+        return sorted(_spread(repeated, count))
+
+    def _fit(self, staying: Set[int]) -> bool:
+        """Tell whether the others can stream beside these."""
+        room = self.capacity - sum(self.sizes[layer] for layer in staying)
+        if room < 0:
+            return False
+        return largest_neighbours([self.sizes[o] for o in self._positions if o not in staying]) <= room
 
     def _next_use(self, layer: int, position: int) -> int:
         positions = self._positions.get(layer, [])
@@ -177,4 +194,9 @@ def largest_neighbours(sizes: Sequence[int]) -> int:
     Those that need no copy do not count: two others on both sides of one are neighbours.
     """
     copied = [size for size in sizes if size]
-    return max((a + b for a, b in pairwise(copied)), default=max(copied, default=0))
+    return max(map(add, copied, copied[1:]), default=max(copied, default=0))
+
+
+def _spread(layers: Sequence[int], count: int) -> set[int]:
+    """Return so many of the layers, spread evenly."""
+    return {layers[i * len(layers) // count] for i in range(count)}
