@@ -63,12 +63,7 @@ class Schedule:
 
     def expect(self, trace: Sequence[int]) -> None:
         """Take the order in which layers are expected to run. Forgets what lies in the slots."""
-        positions: defaultdict[int, list[int]] = defaultdict(list)
-        for position, layer in enumerate(trace):
-            if self.sizes[layer]:
-                positions[layer].append(position)
-        self._trace, self._positions = trace, dict(positions)
-        self._to_copy = sorted(place for places in positions.values() for place in places)
+        self.revise(trace)
         self.held.clear()
         self._staying.clear()
         self._stream_from = self._start
@@ -76,24 +71,49 @@ class Schedule:
             region = Region(self._stream_from, self._stream_from + self.sizes[layer])
             self._staying[layer], self._stream_from = region, region.end
 
+    def revise(self, trace: Sequence[int]) -> None:
+        """Take another order in mid-use: what lies in the slots stays there, and what was to stay for the use."""
+        positions: defaultdict[int, list[int]] = defaultdict(list)
+        self._to_copy = [position for position, layer in enumerate(trace) if self.sizes[layer]]
+        for position in self._to_copy:
+            positions[trace[position]].append(position)
+        self._trace, self._positions = trace, dict(positions)
+
     def drop(self, layer: int) -> None:
         """Forget one layer: what lies in the slots is stale, or has been given up."""
         self.held.pop(layer, None)
 
-    def demand(self, layer: int, position: int) -> Fetch:
-        """Make room for a layer that runs now; everything else may give way."""
+    def demand(self, layer: int, position: int, running: Sequence[int] = ()) -> Fetch:
+        """Make room for a layer that runs now; everything else may give way.
+
+        Args:
+            position: its place in the trace, or -1 when it was not expected.
+            running: the layers that it runs in, the outermost first. They give way last.
+        """
         self.held.pop(layer, None)
-        streaming = [other for other in self.held if other not in self._staying]
+        idle = [other for other in self.held if other not in running]
+        streaming = [other for other in idle if other not in self._staying]
         streaming.sort(key=lambda other: -self._next_use(other, position))
         fetch = self._place(layer, streaming)
-        if (
-            fetch is None
-        ):  # a layer that nobody expected, larger than what streams: nothing stays from here on
+        if fetch is None:
+            # A layer that nobody expected, larger than what streams, or inside another: nothing stays from here on.
             self._staying.clear()
             self._stream_from = self._start
-            fetch = self._place(layer, list(self.held))
-        assert fetch is not None, "the slots hold at least the largest layer"
+            fetch = self._place(layer, [*idle, *(other for other in running if other in self.held)])
+        if fetch is None:
+            raise ValueError(
+                f"a layer of {self.sizes[layer]} bytes does not fit into slots of {self.capacity}"
+            )
         return fetch
+
+    def claim(self, layer: int, region: Region) -> tuple[int, ...]:
+        """Let a layer lie in a region again that it lay in before; return those that give way."""
+        self.held.pop(layer, None)
+        evicted = tuple(other for other, place in self.held.items() if place.overlaps(region))
+        for other in evicted:
+            del self.held[other]
+        self.held[layer] = region
+        return evicted
 
     def ahead(self, running: Iterable[int], position: int) -> Iterator[Fetch]:
         """Yield the copies to start while layers run, the most urgent first.
