@@ -126,7 +126,7 @@ class Place:
     def watch(self) -> None:
         """Count passes from here on: a use that turns out to loop moves to the front for the rest of it."""
         self.stop_watching()
-        self._trace.begin_use(())
+        self._trace.begin_use()
         reference = weakref.ref(self)  # the hooks live on modules that this place refers to
 
         def hook(module: nn.Module, args: Any) -> None:

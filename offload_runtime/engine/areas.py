@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from .schedule import Fetch, Schedule, largest_neighbours
+from .schedule import Fetch, Region, Schedule, largest_neighbours
 from .slots import ALIGNMENT
 
 
@@ -36,6 +36,7 @@ class Areas:
             room = max(largest, min(room, budget - part))
         for_parts = max(part, min(sum(parts), (budget or 0) - room))
         self.capacity = room + for_parts
+        self._trace: Sequence[int] = ()
         self._areas = (
             Schedule(room, (*whole, *[0] * len(parts))),
             Schedule(for_parts, (*[0] * len(whole), *parts), start=room),
@@ -43,12 +44,24 @@ class Areas:
 
     def expect(self, trace: Sequence[int]) -> None:
         """Take the order in which units are expected to run. Forgets what lies in the slots."""
+        self._trace = trace
         for area in self._areas:
             area.expect(trace)
 
-    def demand(self, unit: int, position: int) -> Fetch:
-        """Make room for a unit that runs now."""
-        return self._area(unit).demand(unit, position)
+    def follow(self, trace: Sequence[int]) -> None:
+        """Take the order that is expected now, unless it is the one that was taken last."""
+        if trace is not self._trace:
+            self._trace = trace
+            for area in self._areas:
+                area.revise(trace)
+
+    def demand(self, unit: int, position: int, running: Sequence[int] = ()) -> Fetch:
+        """Make room for a unit that runs now, in others that give way last."""
+        return self._area(unit).demand(unit, position, running)
+
+    def claim(self, unit: int, region: Region) -> tuple[int, ...]:
+        """Let a unit lie where it lay before; return those that give way."""
+        return self._area(unit).claim(unit, region)
 
     def ahead(self, running: Iterable[int], position: int) -> Iterator[Fetch]:
         """Yield the copies to start while units run, one in another; `position` is the innermost's place."""

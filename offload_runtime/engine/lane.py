@@ -26,6 +26,7 @@ class Lane:
         self._module = torch.get_device_module(device) if device.type != "cpu" else None
         self._copies = self._module.Stream(device) if self._module is not None else None
         self._worker: ThreadPoolExecutor | None = None
+        self._latest: Callable[[], Event] = lambda: None  # what the worker was given last, unless that is done
 
     def copy(self, after: tuple[Event, ...], work: Callable[[], None]) -> Event:
         """Queue `work` on the copy stream behind some events; return the event of its end."""
@@ -49,7 +50,9 @@ class Lane:
         if self._worker is None:
             self._worker = ThreadPoolExecutor(1, "layerwise-offload")
             weakref.finalize(self, self._worker.shutdown, wait=False)
-        return self._worker.submit(self.copy, after, work)
+        arrived = self._worker.submit(self.copy, after, work)
+        self._latest = weakref.ref(arrived)
+        return arrived
 
     def wait(self, event: Event) -> None:
         """Let later compute work start after an event; the host waits only for a background copy to be queued."""
@@ -73,6 +76,7 @@ class Lane:
     def settle(self) -> None:
         """Order all copies before later compute work, so that their memory may be given back."""
         if self._copies is not None:
+            _end_of(self._latest())  # those in the background are queued in order
             self._compute().wait_stream(self._copies)
 
     def _compute(self) -> Any:

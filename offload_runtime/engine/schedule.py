@@ -11,12 +11,15 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Sequence, Set
+from operator import add
 from typing import NamedTuple
 
 NEVER = 1 << 62
 """The position of a next use that is not in the trace."""
+
+TRIES = 8
+"""How many more layers than are known to fit are tried."""
 
 
 class Region(NamedTuple):
@@ -60,12 +63,7 @@ class Schedule:
 
     def expect(self, trace: Sequence[int]) -> None:
         """Take the order in which layers are expected to run. Forgets what lies in the slots."""
-        positions: defaultdict[int, list[int]] = defaultdict(list)
-        for position, layer in enumerate(trace):
-            if self.sizes[layer]:
-                positions[layer].append(position)
-        self._trace, self._positions = trace, dict(positions)
-        self._to_copy = sorted(place for places in positions.values() for place in places)
+        self.revise(trace)
         self.held.clear()
         self._staying.clear()
         self._stream_from = self._start
@@ -73,24 +71,49 @@ class Schedule:
             region = Region(self._stream_from, self._stream_from + self.sizes[layer])
             self._staying[layer], self._stream_from = region, region.end
 
+    def revise(self, trace: Sequence[int]) -> None:
+        """Take another order in mid-use: what lies in the slots stays there, and what was to stay for the use."""
+        positions: defaultdict[int, list[int]] = defaultdict(list)
+        self._to_copy = [position for position, layer in enumerate(trace) if self.sizes[layer]]
+        for position in self._to_copy:
+            positions[trace[position]].append(position)
+        self._trace, self._positions = trace, dict(positions)
+
     def drop(self, layer: int) -> None:
         """Forget one layer: what lies in the slots is stale, or has been given up."""
         self.held.pop(layer, None)
 
-    def demand(self, layer: int, position: int) -> Fetch:
-        """Make room for a layer that runs now; everything else may give way."""
+    def demand(self, layer: int, position: int, running: Sequence[int] = ()) -> Fetch:
+        """Make room for a layer that runs now; everything else may give way.
+
+        Args:
+            position: its place in the trace, or -1 when it was not expected.
+            running: the layers that it runs in, the outermost first. They give way last.
+        """
         self.held.pop(layer, None)
-        streaming = [other for other in self.held if other not in self._staying]
+        idle = [other for other in self.held if other not in running]
+        streaming = [other for other in idle if other not in self._staying]
         streaming.sort(key=lambda other: -self._next_use(other, position))
         fetch = self._place(layer, streaming)
-        if (
-            fetch is None
-        ):  # a layer that nobody expected, larger than what streams: nothing stays from here on
+        if fetch is None:
+            # A layer that nobody expected, larger than what streams, or inside another: nothing stays from here on.
             self._staying.clear()
             self._stream_from = self._start
-            fetch = self._place(layer, list(self.held))
-        assert fetch is not None, "the slots hold at least the largest layer"
+            fetch = self._place(layer, [*idle, *(other for other in running if other in self.held)])
+        if fetch is None:
+            raise ValueError(
+                f"a layer of {self.sizes[layer]} bytes does not fit into slots of {self.capacity}"
+            )
         return fetch
+
+    def claim(self, layer: int, region: Region) -> tuple[int, ...]:
+        """Let a layer lie in a region again that it lay in before; return those that give way."""
+        self.held.pop(layer, None)
+        evicted = tuple(other for other, place in self.held.items() if place.overlaps(region))
+        for other in evicted:
+            del self.held[other]
+        self.held[layer] = region
+        return evicted
 
     def ahead(self, running: Iterable[int], position: int) -> Iterator[Fetch]:
         """Yield the copies to start while layers run, the most urgent first.
@@ -120,15 +143,29 @@ class Schedule:
             yield fetch
 
     def _choose_staying(self) -> list[int]:
-        """Return the layers to keep: as many as leave room for the largest two neighbours of the others."""
-        order = list(self._positions)
-        repeated = [layer for layer in order if len(self._positions[layer]) > 1]
-        for count in range(len(repeated), 0, -1):
-            chosen = {repeated[i * len(repeated) // count] for i in range(count)}
-            rest = [self.sizes[layer] for layer in order if layer not in chosen]
-            if sum(self.sizes[layer] for layer in chosen) + largest_neighbours(rest) <= self.capacity:
-                return sorted(chosen)
-        return []
+        """Return the layers to keep: as many as leave room for the largest two neighbours of the others.
+
+        How many that are is searched by halves. With layers of unequal size a few more may fit where one more
+        does not, because other ones are chosen: some counts beyond are tried as well.
+        """
+        repeated = [layer for layer, places in self._positions.items() if len(places) > 1]
+        fits, too_many = 0, len(repeated) + 1
+        while too_many - fits > 1:
+            count = (fits + too_many) // 2
+            if self._fit(_spread(repeated, count)):
+                fits = count
+            else:
+                too_many = count
+        beyond = range(min(fits + TRIES, len(repeated)), fits, -1)
+        count = next((more for more in beyond if self._fit(_spread(repeated, more))), fits)
+        return sorted(_spread(repeated, count))
+
+    def _fit(self, staying: Set[int]) -> bool:
+        """Tell whether the others can stream beside these."""
+        room = self.capacity - sum(self.sizes[layer] for layer in staying)
+        if room < 0:
+            return False
+        return largest_neighbours([self.sizes[o] for o in self._positions if o not in staying]) <= room
 
     def _next_use(self, layer: int, position: int) -> int:
         positions = self._positions.get(layer, [])
@@ -177,4 +214,9 @@ def largest_neighbours(sizes: Sequence[int]) -> int:
     Those that need no copy do not count: two others on both sides of one are neighbours.
     """
     copied = [size for size in sizes if size]
-    return max((a + b for a, b in pairwise(copied)), default=max(copied, default=0))
+    return max(map(add, copied, copied[1:]), default=max(copied, default=0))
+
+
+def _spread(layers: Sequence[int], count: int) -> set[int]:
+    """Return so many of the layers, spread evenly."""
+    return {layers[i * len(layers) // count] for i in range(count)}

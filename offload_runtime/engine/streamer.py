@@ -7,19 +7,25 @@ quantised and GGUF tensors, and anybody who keeps a reference to a Parameter.
 
 Weights are read through the module when they are copied, so a LoRA or a replaced Parameter is always seen.
 While a layer computes, those that ran after it last time are copied into what is free of the slots.
+
+One thread at a time runs units of a streamer, one unit inside another if need be. Slots may be given back by any
+thread at any time: what runs keeps its memory until it is done.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
+import torch
 from torch import nn
 
 from .areas import Areas
 from .lane import Event, Lane
 from .ledger import Ledger
+from .occupant import Exchange, Occupant, count_writes, masters_of
+from .prediction import Prediction
 from .schedule import Fetch, Region, largest_neighbours
 from .slots import Slots, layout_of, packed_bytes, why_unmovable
 from .stacks import Layer, Stack, is_compiled, stack_layers
@@ -28,34 +34,9 @@ from .trace import Trace
 from .units import Units, enough_room
 from .wrapper import unwrap, wrap, wrapped_by, wrapper_of
 
-
-class _Exchange(NamedTuple):
-    """One entry of a module's `_parameters` that is exchanged."""
-
-    parameters: dict[str, nn.Parameter | None]
-    name: str
-    master: nn.Parameter
-
-
-@dataclass(slots=True)
-class _Occupant:
-    """A unit in the slots, with the events that order its use.
-
-    Attributes:
-        swaps: each entry that is exchanged, its weight, and the same weight in the slots.
-        region: where it lies.
-        arrived: after this event it may be read.
-        released: after this event it may be overwritten.
-    """
-
-    swaps: list[tuple[dict[str, nn.Parameter | None], str, nn.Parameter, nn.Parameter]]
-    region: Region
-    arrived: Event
-    released: Event = None
-
-    def is_current(self) -> bool:
-        """Tell whether its weights are those that were copied: a LoRA or a refit may have replaced some."""
-        return all(parameters.get(name) is master for parameters, name, master, _ in self.swaps)
+_planning = threading.RLock()
+"""Held while slots are planned and filled, by all streamers: memory may be asked for on any thread. Never while a
+layer computes."""
 
 
 class Streamer:
@@ -94,13 +75,17 @@ class Streamer:
             self._budget = room
         # Where the weights are looked up when a unit runs: walking its modules every time would cost more.
         self._units = Units(self._layers, room)
-        self._trace = trace or Trace()
+        self._numbers = {name: index for index, name in enumerate(self._units.names)}
+        self._trace = trace if trace is not None else Trace()
+        self._prediction = Prediction(self._units.groups)
+        self._turn = threading.RLock()
         self._installed = self._volatile = False
         self._slots: Slots | None = None
         self._areas = Areas([], 0)
-        self._running: list[int] = []
+        self._running: dict[int, Occupant] = {}  # units that run out of slots, the outermost first
+        self._torn = False  # whether an interrupt has left the plan half done
         self._idle: set[int] = set()  # units that had nothing to copy when weights were last moved
-        self._held: dict[int, _Occupant] = {}
+        self._held: dict[int, Occupant] = {}
         self._leaving: list[tuple[Region, Event]] = []  # memory that was given up, and when it is free
 
     @property
@@ -132,23 +117,28 @@ class Streamer:
             volatile: the weights may be written in place between two runs of this use, so that nothing may be
                 copied before it is needed, nor be kept.
         """
-        self._installed, self._volatile = True, volatile
-        self._trace.begin_use(self._units.order)
-        self._forget_slots()
-        self._wrap()
+        with _planning:
+            self._installed, self._volatile = True, volatile
+            self._trace.begin_use()
+            self._prediction = Prediction(self._units.groups, self._last_use())
+            self._forget_slots()
+            count_writes(p for unit in self._units.all for p in unit.parameters() if self._is_to_copy(p))
+            self._wrap()
 
     def adjust(self) -> None:
         """Hear that weights have been moved to the device or back: wrap what is to be copied now, and only that."""
-        if self.is_installed:
-            self._wrap()
+        with _planning:
+            if self.is_installed:
+                self._wrap()
 
     def uninstall(self) -> None:
         """Unwrap what this streamer wrapped, and nothing else."""
-        self._installed = False
-        self._forget_slots()
-        for unit in self._units.all:
-            if wrapped_by(unit.module, self):
-                unwrap(unit.module)
+        with _planning:
+            self._installed = False
+            self._forget_slots()
+            for unit in self._units.all:
+                if wrapped_by(unit.module, self):
+                    unwrap(unit.module)
 
     def streamed_layers(self) -> int:
         """Return how many layers have weights that are copied when they run."""
@@ -166,7 +156,7 @@ class Streamer:
         """Bring the masters of every unit into the form that copies fastest."""
         packed: set[int] = set()
         for index in range(len(self._units.all)):
-            masters = _masters(self._exchanges(index))
+            masters = masters_of(self._exchanges(index))
             # A weight that an earlier one uses, too, is in that one's block, and can only be in one.
             if packed.isdisjoint(map(id, masters)):
                 self._tier.pack(masters)
@@ -174,86 +164,137 @@ class Streamer:
 
     def allocate(self) -> None:
         """Take the slots' memory now, so that nobody else plans with it: as much as the streamed layers need."""
-        areas = self._plan(self._sizes())
-        if self._slots is None or areas.capacity > self.slot_bytes:
-            self.free()
-            self._slots = Slots(areas.capacity, self._lane.device)
-            self._ledger.record_slots(self.slot_bytes)
-            # The memory may be what compute has just given back, and is still working on.
-            self._leaving = [(Region(0, self.slot_bytes), self._lane.mark())]
-            self._begin(areas)
+        with _planning:
+            areas = self._plan(self._sizes())
+            if self._slots is None or areas.capacity > self.slot_bytes:
+                self.free()
+                slots = Slots(areas.capacity, self._lane.device)
+                areas.expect(self._prediction.expected)
+                # The memory may be what compute has just given back, and is still working on.
+                leaving: list[tuple[Region, Event]] = [(Region(0, slots.capacity), self._lane.mark())]
+                self._slots, self._areas, self._leaving = slots, areas, leaving
+                self._ledger.record_slots(self.slot_bytes)
 
     def free(self) -> int:
-        """Give the slots' memory back and return how many bytes that were."""
-        freed = self.slot_bytes
-        self._give_up_all()
-        if freed:
-            self._lane.settle()
-        self._slots, self._areas = None, Areas([], 0)
-        self._leaving.clear()
-        self._ledger.record_slots(-freed)
-        return freed
+        """Give the slots' memory back and return how many bytes that were; a unit that runs keeps it until it ends."""
+        with _planning:
+            slots, held, freed = self._slots, self._held, self.slot_bytes
+            self._slots, self._areas, self._held, self._leaving = None, Areas([], 0), {}, []
+            self._torn = False
+            self._ledger.record_slots(-freed)
+            for occupant in held.values():
+                self._lane.finish(occupant.arrived)
+            if slots is not None:
+                self._lane.settle()
+            return freed
 
     def run(self, index: int, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call the `forward` of one of the units with its weights in a slot."""
-        position = self._trace.record(index)
-        if index < self._units.layers:
-            self._ledger.layer_runs += 1
-        self._running.append(index)
-        try:
-            return self._run(index, position, forward, args, kwargs)
-        except BaseException:
-            self._trace.break_off()
-            raise
-        finally:
-            self._running.pop()
+        with self._turn:
+            if not self._installed:  # another thread has just unwrapped it
+                return forward(*args, **kwargs)
+            outer = len(self._running)
+            try:
+                return self._run(index, forward, args, kwargs)
+            except BaseException:
+                self._trace.break_off()
+                if self._torn:
+                    self.free()
+                raise
+            finally:
+                while len(self._running) > outer:  # an interrupt has kept it from leaving
+                    self._leave(next(reversed(self._running)))
+                if outer:
+                    self._come_back(next(reversed(self._running)))
 
-    def _run(self, index: int, position: int, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        occupant = self._occupant(index, position)
+    def _run(self, index: int, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        nested = index in self._running
+        with _planning:
+            occupant = self._enter(index)
         if occupant is None:
-            self._look_ahead(position)
+            return forward(*args, **kwargs)
+        if nested:  # it calls itself
+            self._come_back(index)
             return forward(*args, **kwargs)
         self._wait(index, occupant)
-        swaps = occupant.swaps
+        occupant.exchange()
         try:
-            for parameters, name, _, view in swaps:
-                parameters[name] = view
-            self._look_ahead(position)
             return forward(*args, **kwargs)
         finally:
-            for parameters, name, master, _ in swaps:
-                parameters[name] = master
-            occupant.released = self._lane.mark()
+            self._leave(index)
 
-    def _occupant(self, index: int, position: int) -> _Occupant | None:
+    def _enter(self, index: int) -> Occupant | None:
+        """Bring a unit that runs now, and start to copy what follows. Returns None when it has nothing to copy."""
+        self._torn = True
+        self._trace.record(self._units.names[index])
+        if index < self._units.layers:
+            self._ledger.layer_runs += 1
+        position = self._prediction.follow(index)
+        if self._slots is not None:
+            self._areas.follow(self._prediction.expected)
+        occupant = self._running.get(index)
+        if occupant is None and index not in self._idle:
+            occupant = self._occupant(index, position)
+            if occupant is not None:
+                self._running[index] = occupant
+        self._look_ahead(position)
+        self._torn = False
+        return occupant
+
+    def _leave(self, index: int) -> None:
+        """Put a unit's own weights back. Nothing is lost when an interrupt comes in between and it is done again."""
+        occupant = self._running[index]
+        occupant.put_back()
+        occupant.released = self._lane.mark()
+        del self._running[index]
+
+    def _come_back(self, index: int) -> None:
+        """Copy a unit that runs again, to where it was, if one that it called has taken the memory."""
+        occupant = self._running[index]
+        if not occupant.displaced:
+            return
+        with _planning:
+            if occupant.slots is self._slots:
+                self._give_up(index)
+                for other in self._areas.claim(index, occupant.region):
+                    self._give_up(other)
+                self._held[index] = occupant
+                for left, event in self._leaving:
+                    if left.overlaps(occupant.region):
+                        self._lane.wait(event)
+            occupant.copy_again()
+            occupant.displaced = False
+
+    def _occupant(self, index: int, position: int) -> Occupant | None:
         """Return a unit in the slots, on its way there at least, or None when it has nothing to copy."""
-        if index in self._idle:
-            return None
         occupant = self._held.get(index)
         if occupant is not None and not self._volatile and occupant.is_current():
             return occupant
         exchanges = self._exchanges(index)
         return self._bring(index, position, exchanges) if exchanges else None
 
-    def _bring(self, index: int, position: int, exchanges: list[_Exchange]) -> _Occupant:
+    def _bring(self, index: int, position: int, exchanges: Sequence[Exchange]) -> Occupant:
         """Start to copy a unit that was not expected."""
-        size = packed_bytes(_masters(exchanges))
+        size = packed_bytes(masters_of(exchanges))
         self._give_up(index)
         if self._slots is None or self._areas.sizes[index] != size:
             # ComfyUI has moved weights of it since. New slots: what it runs in may still be in the old ones.
             self.free()
             self.allocate()
-        fetch = self._areas.demand(index, position)
+        fetch = self._areas.demand(index, position, tuple(self._running))
         for other in fetch.evicted:
-            assert other not in self._running, "layers do not run in one another"
+            if other in self._running:
+                running = self._running[other]
+                running.released, running.displaced = self._lane.mark(), True
             self._give_up(other)
         return self._put(fetch, exchanges)
 
-    def _wait(self, index: int, occupant: _Occupant) -> None:
+    def _wait(self, index: int, occupant: Occupant) -> None:
         try:
             self._lane.wait(occupant.arrived)
         except BaseException:
-            self._give_up(index)
+            with _planning:
+                self._give_up(index)
             raise
 
     def _look_ahead(self, position: int) -> None:
@@ -261,44 +302,45 @@ class Streamer:
         if self._volatile or position < 0:
             return
         if not self._tier.overlaps:
-            for following in self._trace.expected[position + 1 : position + 2]:
-                self._tier.expect(_masters(self._exchanges(following)))
+            for following in self._prediction.expected[position + 1 : position + 2]:
+                self._tier.expect(masters_of(self._exchanges(following)))
             return
         for fetch in self._areas.ahead(self._running, position):
             for other in fetch.evicted:  # in any case: the plan gives their memory to others from here on
                 self._give_up(other)
             exchanges = self._exchanges(fetch.layer)
-            if packed_bytes(_masters(exchanges)) == self._areas.sizes[fetch.layer]:
+            if packed_bytes(masters_of(exchanges)) == self._areas.sizes[fetch.layer]:
                 self._put(fetch, exchanges)
             else:  # its weights have been moved since the plan was made; it is copied when it runs
                 self._areas.drop(fetch.layer)
 
-    def _put(self, fetch: Fetch, exchanges: list[_Exchange]) -> _Occupant:
-        slots, region, masters = self._slots, fetch.region, _masters(exchanges)
+    def _put(self, fetch: Fetch, exchanges: Sequence[Exchange]) -> Occupant:
+        slots, region, masters = self._slots, fetch.region, masters_of(exchanges)
         assert slots is not None
         after = tuple(event for left, event in self._leaving if left.overlaps(region))
         self._leaving = [
             (r, e) for r, e in self._leaving if not (region.start <= r.start and r.end <= region.end)
         ]
         views = slots.views(region.start, layout_of(masters))
+        in_slot = {id(m): v for m, v in zip(masters, views, strict=True)}
+        occupant = Occupant(exchanges, [in_slot[id(e.master)] for e in exchanges], slots, region)
         block = self._tier.packed(masters)
 
         def transfer() -> None:
-            if block is not None:
-                slots.region(region.start, block.numel()).copy_(block, non_blocking=True)
-            else:
-                for place, master in zip(views, masters, strict=True):
-                    place.copy_(master, non_blocking=True)
+            with torch.no_grad():  # the mode is the thread's own, and masters may have gradients on
+                if block is not None:
+                    slots.region(region.start, block.numel()).copy_(block, non_blocking=True)
+                else:
+                    for place, master in zip(views, masters, strict=True):
+                        place.copy_(master, non_blocking=True)
 
         queue = self._lane.copy_in_background if self._tier.holds_the_host(block) else self._lane.copy
-        arrived = queue(after, transfer)
+        occupant.arrived = queue(after, transfer)
         if self._volatile:
-            self._lane.finish(arrived)
+            self._lane.finish(occupant.arrived)
         self._tier.finish(masters)
         self._ledger.record_move(self._tier.name, sum(master.nbytes for master in masters))
-        in_slot = {id(m): v for m, v in zip(masters, views, strict=True)}
-        swaps = [(e.parameters, e.name, e.master, in_slot[id(e.master)]) for e in exchanges]
-        occupant = self._held[fetch.layer] = _Occupant(swaps, region, arrived)
+        self._held[fetch.layer] = occupant
         return occupant
 
     def _give_up(self, index: int) -> None:
@@ -318,14 +360,17 @@ class Streamer:
         """Empty the slots, and plan anew for what is to be copied now."""
         self._give_up_all()
         areas = self._plan(self._sizes())
-        if areas.capacity > self.slot_bytes:
-            self.free()  # they are too small now
+        if areas.capacity > self.slot_bytes or self._running:
+            self.free()  # they are too small now, or another thread is still in them
         else:
-            self._begin(areas)
+            areas.expect(self._prediction.expected)
+            self._areas = areas
 
-    def _begin(self, areas: Areas) -> None:
-        self._areas = areas
-        areas.expect(self._trace.expected)
+    def _last_use(self) -> list[int]:
+        """Return what ran in the last use, or nothing if it tells nothing of the parts that are copied now."""
+        last = [self._numbers[name] for name in self._trace.last if name in self._numbers]
+        parts = {unit for group in self._units.groups for unit in group.units[1:]}
+        return [] if parts and parts.isdisjoint(last) else last
 
     def _plan(self, sizes: Sequence[int]) -> Areas:
         # Where layers in between stay, larger ones become neighbours, for whom no more room was planned.
@@ -333,7 +378,7 @@ class Streamer:
 
     def _sizes(self) -> list[int]:
         """Return what each unit takes in the slots now; resident weights take nothing."""
-        return [packed_bytes(_masters(self._exchanges(index))) for index in range(len(self._units.all))]
+        return [packed_bytes(masters_of(self._exchanges(index))) for index in range(len(self._units.all))]
 
     def _room_to_split_for(self) -> int | None:
         """Return the bytes for slots, when they are less than two whole layers take."""
@@ -351,17 +396,19 @@ class Streamer:
         unknown = self._units.layers if self._trace.passes is None else 0
         self._idle = {index for index in range(len(self._units.all)) if not self._exchanges(index)}
         for index, unit in enumerate(self._units.all):
-            if wrapper_of(unit.module) is not None:
-                unwrap(unit.module)
             if index < unknown or index not in self._idle:
                 wrap(unit.module, index, self)
+            elif wrapper_of(unit.module) is not None:
+                unwrap(unit.module)
 
     def _is_to_copy(self, parameter: nn.Parameter) -> bool:
         return self._tier.holds(parameter) and why_unmovable(parameter) is None
 
-    def _exchanges(self, index: int) -> list[_Exchange]:
+    def _exchanges(self, index: int) -> Sequence[Exchange]:
+        if index in self._running:  # its masters are not in the module now
+            return self._running[index].exchanges
         return [
-            _Exchange(parameters, name, parameter)
+            Exchange(parameters, name, parameter)
             for parameters, name in self._units.all[index].entries
             if (parameter := parameters.get(name)) is not None and self._is_to_copy(parameter)
         ]
@@ -370,7 +417,3 @@ class Streamer:
 def _streamable(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
     """Return the weights that are streamed when they are on the host, wherever they are now."""
     return [p for p in parameters if p.device.type not in ("cpu", "meta") or why_unmovable(p) is None]
-
-
-def _masters(exchanges: Sequence[_Exchange]) -> list[nn.Parameter]:
-    return list({id(e.master): e.master for e in exchanges}.values())  # a tied weight is copied once

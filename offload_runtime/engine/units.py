@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from torch import nn
 
+from .guess import Group
 from .schedule import largest_neighbours
 from .stacks import Layer, Stack, parameter_bytes, stack_layers
 
@@ -38,11 +39,15 @@ class Unit(NamedTuple):
 class Units:
     """The units of some layers: first the layers, in order, then all operations that could be split off.
 
-    The numbering is the same whatever is split, so that a trace of one streamer predicts for another.
-
     Args:
         layers: the layers.
         room: split the layers for slots of so many bytes; None leaves them whole.
+
+    Attributes:
+        all: the units; their place is their number.
+        layers: how many of them are layers.
+        names: number → name. Streamers of one model may number their units differently, but name them alike.
+        groups: each layer with its parts, as far as they are units.
     """
 
     def __init__(self, layers: Sequence[Layer], room: int | None = None) -> None:
@@ -52,7 +57,15 @@ class Units:
         self.layers = len(wholes)
         self.all = (*wholes, *(Unit(p, tuple(_entries(p)) if p in apart else ()) for p in parts))
         index = {part: len(wholes) + place for place, part in enumerate(parts)}
-        self.order = [i for at, layer in enumerate(layers) for i in (at, *(index[p] for p in layer.parts))]
+        self.names = [layer.name for layer in layers] + [""] * len(parts)
+        self.groups: list[Group] = []
+        for at, layer in enumerate(layers):
+            inside = {module: name for name, module in layer.module.named_modules()}
+            for part in layer.parts:
+                self.names[index[part]] = f"{layer.name}.{inside[part]}"
+            split = [part for part in layer.parts if part in apart]
+            stack, kind = layer.name.rpartition(".")[0], tuple(inside[part] for part in split)
+            self.groups.append(Group((at, *(index[part] for part in split)), kind, stack))
 
 
 def slot_bytes_for(stacks: Iterable[Stack]) -> int:

@@ -24,7 +24,10 @@ class _LayerForward:
     """Stands in for one layer's `forward`. Refers weakly to both sides, so that it keeps nothing alive."""
 
     def __init__(self, module: nn.Module, index: int, runner: Runner) -> None:
-        self.previous = module.__dict__.get("forward")
+        found: Any = module.__dict__.get("forward")
+        self.previous: Callable[..., Any] | None = (
+            found.previous if isinstance(found, _LayerForward) else found
+        )
         self.runner: Callable[[], Runner | None] = weakref.ref(runner)
         self._module = weakref.ref(module)
         self._index = index
@@ -80,14 +83,16 @@ def _opaque(dynamo: Any) -> Callable[..., Any]:
 
 
 def wrap(module: nn.Module, index: int, runner: Runner) -> None:
-    """Let a runner call a module's `forward`; the module must not be wrapped already."""
+    """Let a runner call a module's `forward`, in place of the one that does so now."""
     module.__dict__["forward"] = _LayerForward(module, index, runner)
 
 
 def unwrap(module: nn.Module) -> None:
     """Give a wrapped module back the `forward` that it had."""
-    wrapper = module.__dict__.pop("forward")
-    if wrapper.previous is not None:
+    wrapper = module.__dict__["forward"]
+    if wrapper.previous is None:
+        del module.__dict__["forward"]
+    else:
         module.__dict__["forward"] = wrapper.previous
 
 

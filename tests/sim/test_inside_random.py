@@ -142,7 +142,6 @@ def test_at_random() -> None:
         settings=settings(
             max_examples=12,
             stateful_step_count=15,
-            deadline=None,
             derandomize=True,
             suppress_health_check=list(HealthCheck),
         ),

@@ -138,7 +138,7 @@ def test_pinned_bytes_are_counted_and_limited(sim: Accelerator) -> None:
     assert sim.pinned == 0
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 40), st.integers(0, 1)), max_size=40))
 def test_the_sums_hold_whatever_is_allocated_and_freed(steps: list[tuple[bool, int, int]]) -> None:
     with Accelerator(cap=200 * 1024) as sim:

@@ -83,7 +83,7 @@ def test_a_layer_is_split_until_what_is_left_is_small() -> None:
     left = [{name for _, name in unit.entries} for unit in units.all]
     assert left[0] == {"weight", "bias", "gate"}, "the norm is not worth a copy of its own"
     assert [len(unit.entries) for unit in units.all] == [3, 3, 2, 2, 0, 2, 2, 0]
-    assert units.order == [0, 2, 3, 4, 1, 5, 6, 7]
+    assert [group.units for group in units.groups] == [(0, 2, 3), (1, 5, 6)]
 
 
 def test_every_weight_is_in_one_unit() -> None:
@@ -99,4 +99,4 @@ def test_a_part_that_two_layers_share_is_one_unit() -> None:
     other = Layer(other.name, other.module, (one.module.up, other.module.down))
     units = Units([one, other], room=0)
     assert len({unit.module for unit in units.all}) == len(units.all) == 2 + 4
-    assert units.order == [0, 2, 3, 4, 1, 2, 5]
+    assert [group.units for group in units.groups] == [(0, 2, 3, 4), (1, 2, 5)]

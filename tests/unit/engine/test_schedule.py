@@ -172,6 +172,26 @@ def test_spare_room_on_a_loop_keeps_layers_instead_of_copying_them_again(
     assert len(replay.copies) <= layers + (passes - 1) * (layers - room + 2)
 
 
+class Counted(list[int]):
+    """Sizes that count how often one is looked up."""
+
+    looked_up = 0
+
+    def __getitem__(self, index):
+        self.looked_up += 1
+        return super().__getitem__(index)
+
+
+def test_a_plan_for_a_long_loop_looks_at_each_layer_a_few_times_only() -> None:
+    """A video model split into its operations: looking at all of them for each of them took 0.7 s a load."""
+    sizes = Counted([33, 33, 33, 33, 84, 84, 84, *[1] * 9] * 60)
+    schedule = Schedule(sum(sizes) // 2, sizes)
+    schedule.expect(range(len(sizes)))
+    once = sizes.looked_up
+    schedule.expect([*range(len(sizes))] * 2)
+    assert sizes.looked_up - once <= 40 * len(sizes)
+
+
 @given(sizes)
 def test_the_two_largest_neighbours_are_room_enough_to_overlap_one_pass(sizes: list[int]) -> None:
     """Layers of unequal size share the slots by bytes: every layer is copied while the one before it runs."""
