@@ -132,6 +132,7 @@ class Streamer:
                 copied before it is needed, nor be kept.
         """
         self._installed, self._volatile = True, volatile
+        self._tier.begin_use()
         self._trace.begin_use(self._units.order)
         self._forget_slots()
         self._wrap()
