@@ -3,7 +3,8 @@
     LayerwiseOffloadError
     ├── PolicyError            what a person asked for cannot be understood
     │   └── StrictPolicyError  it is understood, cannot be had on this machine, and the policy is strict
-    └── AttachError            what they asked for cannot be attached to this model
+    ├── AttachError            what they asked for cannot be attached to this model
+    └── WeightFileError        a model file does not have the weights any more that are read from it
 
 Messages are sentences for people: what was asked, where, and what is possible.
 """
@@ -35,3 +36,7 @@ class StrictPolicyError(PolicyError):
 
 class AttachError(LayerwiseOffloadError):
     """A placement cannot be attached to the model it was asked for."""
+
+
+class WeightFileError(LayerwiseOffloadError):
+    """A model file has changed since it was loaded, and a weight that is read from it is not there any more."""

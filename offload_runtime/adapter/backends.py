@@ -24,11 +24,11 @@ from ..engine import (
     Stack,
     Streamer,
     Trace,
-    can_page_out,
     mapped_weights,
 )
 from ..policy import HostTier as Host
 from ..policy import Placement, format_bytes
+from .at_rest import rest_while_used
 from .attachment import Attachment, account_for_slots, attach, strip
 from .embedding import HostEmbeddings
 from .handles import Handle
@@ -163,7 +163,9 @@ class StreamedToDevice(Layerwise):
 
     def _tier(self, model: nn.Module) -> HostTier:
         if self._host is Host.MAPPED:
-            return FileTier(self._device, mapped_weights(model))
+            tier = FileTier(self._device, mapped_weights(model))
+            rest_while_used(model, tier)
+            return tier
         return MemoryTier(self._device, packed_weights(model), pinned=self._host is Host.PINNED)
 
     def _embeddings(self, patcher: Any) -> HostEmbeddings:
@@ -187,17 +189,18 @@ class StreamedToDevice(Layerwise):
 
 
 class StreamedFromFile(Layerwise):
-    """The advise backend: the CPU computes, and the masters are the pages of the safetensors file."""
+    """The advise backend: the CPU computes, and the masters are in the safetensors file."""
 
     def __init__(self, handle: Handle, ledger: Ledger) -> None:
         super().__init__(handle.patcher.model, torch.device("cpu"), ledger)
 
     def _tier(self, model: nn.Module) -> HostTier:
-        return MappedTier(mapped_weights(model))
+        tier = MappedTier(mapped_weights(model))
+        rest_while_used(model, tier)
+        return tier
 
     def _account(self, patcher: Any, streamer: Streamer) -> None:
         """ComfyUI keeps no account of ordinary memory."""
 
     def _how(self, slot: str) -> str:
-        dropped = "and dropped from memory after it" if can_page_out() else "and left to the system to drop"
-        return f"on the CPU out of one slot of {slot}, each read from the model file when it runs {dropped}"
+        return f"on the CPU out of one slot of {slot}, each read from the model file when it runs"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -64,10 +65,10 @@ def _layerwise(
     model = handle.patcher.model
     if not _on_cpu(handle):
         host = decision.host_tier or Host.PINNED
-        if host is Host.MAPPED and not mapped_weights(model).adopt(_movable(model, stacks), files):
+        if host is Host.MAPPED and not _adopt(model, stacks, files):
             host = Host.STAGED  # the report says where the layers are copied from
         return StreamedToDevice(handle, ledger, decision.budget_bytes, host)
-    if mapped_weights(model).adopt(_movable(model, stacks), files):
+    if _adopt(model, stacks, files):
         return StreamedFromFile(handle, ledger)
     named = f"no file that the workflow names ({', '.join(p.name for p in files)})" if files else "no file"
     how = (
@@ -77,8 +78,14 @@ def _layerwise(
     return Untouched(Placement.RESIDENT.value, how, handle.patcher)
 
 
+def _adopt(model: nn.Module, stacks: Sequence[Stack], files: Sequence[Path]) -> int:
+    """Let the weights rest in a file that has the same bytes, and return how many bytes do."""
+    everything = itertools.chain(model.parameters(), model.buffers())
+    return mapped_weights(model).adopt(_movable(model, stacks), files, everything)
+
+
 def _movable(model: nn.Module, stacks: Sequence[Stack]) -> dict[str, nn.Parameter]:
-    """Return the weights that may view a file: those copied into a slot, and tables that are only looked up.
+    """Return the weights that may rest in a file: those copied into a slot, and tables that are only looked up.
 
     Other weights are used where they are, and a result can depend on how its operands are aligned in memory.
     """

@@ -4,7 +4,6 @@ from .lane import Lane
 from .ledger import Ledger
 from .mapped import MappedWeights, mapped_weights
 from .packed import PackedWeights
-from .pages import can_page_out
 from .stacks import Layer, Stack, is_compiled, parameter_bytes, tensor_bytes
 from .streamer import Streamer
 from .tiers import FileTier, HostTier, MappedTier, MemoryTier
@@ -24,7 +23,6 @@ __all__ = [
     "Stack",
     "Streamer",
     "Trace",
-    "can_page_out",
     "is_compiled",
     "mapped_weights",
     "parameter_bytes",

@@ -1,69 +1,126 @@
 """Weights whose master is their safetensors file.
 
 A loader copies every weight from the file into anonymous memory, which the kernel can only swap. Where a
-weight's bytes equal those of a tensor in the file, the copy is given up and the same Parameter object views
-the file's pages instead (a private mapping: a write stays in memory and never reaches the file). The kernel
-can then drop the pages at any time, so that a model larger than memory runs.
+weight's bytes equal those of a tensor in the file, the copy is given up and the same Parameter object rests in
+the file instead (`resting`). A model larger than memory then runs.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from . import pages
+from .resting import Rest, Resting
 from .slots import why_unmovable
+from .weight_file import FileTensor, WeightFile, bytes_of
 
-_Key = tuple[torch.dtype, torch.Size]
+
+class _Weight(NamedTuple):
+    """One weight in memory, and the parameters that are it: more than one where they are tied."""
+
+    name: str
+    parameters: list[nn.Parameter]
+
+
+class _Laid(NamedTuple):
+    """A weight that was laid into a file, and where."""
+
+    parameters: tuple[weakref.ref[nn.Parameter], ...]
+    rest: Rest
+
+    def live(self) -> list[nn.Parameter]:
+        return [parameter for reference in self.parameters if (parameter := reference()) is not None]
 
 
 class MappedWeights:
-    """The weights of one model that view a file, and the way back."""
+    """The weights of one model that rest in a file, and the way back."""
 
     def __init__(self) -> None:
-        self._masters: dict[
-            int, torch.Tensor
-        ] = {}  # address → the mapped tensor, which keeps the mapping alive
+        self._laid: list[_Laid] = []
+
+    @property
+    def resting_bytes(self) -> int:
+        """What waking them all would take."""
+        return sum(laid.rest.stored.nbytes for laid in self._laid if any(map(self.holds, laid.live())))
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """Tell whether a weight views a file now."""
-        master = self._masters.get(tensor.data_ptr())
-        return master is not None and master.nbytes == tensor.nbytes
+        """Tell whether a weight rests in a file now."""
+        return isinstance(tensor, Resting)
 
-    def adopt(self, parameters: Mapping[str, nn.Parameter], files: Iterable[Path]) -> int:
-        """Let every parameter whose bytes are in one of the files view that file.
+    def adopt(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        files: Iterable[Path],
+        others: Iterable[torch.Tensor] = (),
+    ) -> int:
+        """Let every parameter whose bytes are in one of the files rest there.
 
         Args:
             parameters: name → parameter; the names only decide which tensor of a file is compared first.
             files: candidates; one that is no safetensors file is passed over.
+            others: tensors that stay in memory, and with them whatever shares memory with them.
 
         Returns:
-            The bytes that view a file afterwards.
+            The bytes that rest in a file afterwards.
         """
-        missing = {name: p for name, p in parameters.items() if _is_plain(p) and not self.holds(p)}
+        missing = _weights(parameters, others)
         for path in files:
-            # One at a time: never more than one weight is in memory twice.
-            for name, master in _matches(missing, path):
-                self._view_file(missing.pop(name), master)
-        return sum(p.nbytes for p in parameters.values() if self.holds(p))
+            if not missing:
+                break
+            try:
+                file = WeightFile(path)
+                file.map()
+            except (OSError, ValueError):
+                continue
+            for weight in missing:
+                found = _find(weight, file)
+                if found is not None:
+                    rest = Rest(file, *found)
+                    rest.lay(weight.parameters)
+                    self._laid.append(_Laid(tuple(map(weakref.ref, weight.parameters)), rest))
+            missing = [weight for weight in missing if not self.holds(weight.parameters[0])]
+        self._laid = list({tuple(map(id, laid.live())): laid for laid in self._laid if laid.live()}.values())
+        return sum(p.nbytes for p in {id(p): p for p in parameters.values()}.values() if self.holds(p))
+
+    def begin_use(self) -> None:
+        """Let weights that somebody has woken, and not changed, rest again."""
+        for index, (laid, rest) in enumerate([(laid, laid.rest) for laid in self._laid]):
+            tied = laid.live()
+            if not tied or any(map(self.holds, tied)):
+                continue
+            weights = _weights({str(number): parameter for number, parameter in enumerate(tied)})
+            as_before = len(weights) == 1 and zlib.crc32(bytes_of(tied[0])) == rest.checksum
+            if as_before and rest.file.is_unchanged():
+                # A place of its own: whoever has an alias of the weight in memory keeps it.
+                again = Rest(rest.file, rest.stored, rest.checksum)
+                again.lay(tied)
+                self._laid[index] = laid._replace(rest=again)
 
     def release(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Copy the parameters back into ordinary memory, the same Parameter objects."""
-        for parameter in parameters:
-            if self.holds(parameter):
-                self._masters.pop(parameter.data_ptr())
-                view(parameter, parameter.clone())
+        """Copy the parameters back into ordinary memory, the same Parameter objects.
 
-    def _view_file(self, parameter: nn.Parameter, master: torch.Tensor) -> None:
-        self._masters[master.data_ptr()] = master
-        view(parameter, master)
-        pages.page_out(master)
+        Raises:
+            WeightFileError: a file does not have the bytes any more.
+        """
+        for parameter in parameters:
+            if isinstance(parameter, Resting):
+                parameter.rest.wake()
+
+    def release_all(self) -> None:
+        """Copy everything that rests in a file into memory, and forget the files.
+
+        Raises:
+            WeightFileError: as above.
+        """
+        while self._laid:
+            self._laid[-1].rest.wake()
+            self._laid.pop()
 
 
 _of_model: weakref.WeakKeyDictionary[nn.Module, MappedWeights] = weakref.WeakKeyDictionary()
@@ -74,32 +131,57 @@ def mapped_weights(model: nn.Module) -> MappedWeights:
     return _of_model.setdefault(model, MappedWeights())
 
 
-def view(parameter: nn.Parameter, tensor: torch.Tensor) -> None:
-    with torch.inference_mode():  # weights made by a ComfyUI node are inference tensors
-        parameter.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
+def _weights(parameters: Mapping[str, nn.Parameter], others: Iterable[torch.Tensor] = ()) -> list[_Weight]:
+    """Return the weights that may rest: they share memory with nothing but what is the same weight."""
+    named = {id(p): (name, p) for name, p in parameters.items()}
+    weights: dict[tuple[int, int], _Weight] = {}
+    spans = {_span(t) for t in others if id(t) not in named and _is_in_memory(t)}
+    lone = set(spans)
+    for name, parameter in named.values():
+        if _is_in_memory(parameter):
+            span = _span(parameter)
+            weights.setdefault(span, _Weight(name, [])).parameters.append(parameter)
+            spans.add(span)
+    shared, end = lone, 0
+    before = (0, 0)
+    for span in sorted(spans):
+        if span[0] < end:
+            shared |= {before, span}
+        if span[1] > end:
+            before, end = span, span[1]
+    return [w for span, w in weights.items() if span not in shared and _is_one(w.parameters)]
 
 
-def _is_plain(parameter: nn.Parameter) -> bool:
-    return why_unmovable(parameter) is None and parameter.device.type == "cpu" and parameter.is_contiguous()
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return where a tensor's memory begins and ends."""
+    elements = 1 + sum(
+        (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+    return tensor.data_ptr(), tensor.data_ptr() + elements * tensor.itemsize
 
 
-def _matches(parameters: Mapping[str, nn.Parameter], path: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    if not parameters:
-        return
-    try:
-        with safe_open(path, framework="pt", device="cpu") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError):
-        return
-    by_key: defaultdict[_Key, list[str]] = defaultdict(list)
-    for name, tensor in tensors.items():
-        by_key[tensor.dtype, tensor.shape].append(name)
-    for name, parameter in list(parameters.items()):
-        alike = by_key.get((parameter.dtype, parameter.shape), ())
-        by_likeness = sorted(alike, key=lambda other: -_common_suffix(name, other))
-        same = next((other for other in by_likeness if torch.equal(parameter, tensors[other])), None)
-        if same is not None:
-            yield name, tensors[same]
+def _is_in_memory(tensor: torch.Tensor) -> bool:
+    plain = type(tensor) in (nn.Parameter, torch.Tensor) and tensor.layout is torch.strided
+    return plain and tensor.device.type == "cpu" and tensor.numel() > 0
+
+
+def _is_one(parameters: Sequence[nn.Parameter]) -> bool:
+    """Tell whether parameters that lie in the same place are one weight, of a kind that a file holds."""
+    first = parameters[0]
+    alike = all((p.dtype, p.shape) == (first.dtype, first.shape) and p.is_contiguous() for p in parameters)
+    return alike and all(type(p) is nn.Parameter and why_unmovable(p) is None for p in parameters)
+
+
+def _find(weight: _Weight, file: WeightFile) -> tuple[FileTensor, int] | None:
+    """Return the tensor of a file that has the bytes of a weight, and their checksum."""
+    parameter = weight.parameters[0]
+    alike = file.by_kind.get((parameter.dtype, tuple(parameter.shape)), ())
+    data = bytes_of(parameter)
+    for tensor in sorted(alike, key=lambda other: -_common_suffix(weight.name, other.name)):
+        checksum = file.checksum_if_equal(tensor, data)
+        if checksum is not None:
+            return tensor, checksum
+    return None
 
 
 def _common_suffix(one: str, other: str) -> int:

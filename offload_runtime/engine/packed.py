@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import nn
 
-from .mapped import view
+from .resting import view
 from .slots import layout_of, packed_bytes, views_into
 
 

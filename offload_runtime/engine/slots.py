@@ -12,6 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from .resting import Resting
+
 ALIGNMENT = 256
 """Every tensor in a slot starts at a multiple of this many bytes: enough for any dtype and any kernel."""
 
@@ -20,7 +22,7 @@ Layout = tuple[tuple[torch.dtype, torch.Size, tuple[int, ...]], ...]
 
 def why_unmovable(tensor: torch.Tensor) -> str | None:
     """Return why a parameter cannot be copied into a slot view, or None when it can."""
-    if type(tensor) not in (nn.Parameter, torch.Tensor):
+    if type(tensor) not in (nn.Parameter, torch.Tensor, Resting):
         return f"{type(tensor).__name__} is a tensor subclass with a layout of its own"
     if tensor.device.type == "meta":
         return "it has no data"

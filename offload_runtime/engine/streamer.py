@@ -119,6 +119,7 @@ class Streamer:
         """
         with _planning:
             self._installed, self._volatile = True, volatile
+            self._tier.begin_use()
             self._trace.begin_use()
             self._prediction = Prediction(self._units.groups, self._last_use())
             self._forget_slots()

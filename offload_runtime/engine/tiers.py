@@ -8,9 +8,9 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from . import pages
 from .mapped import MappedWeights
 from .packed import PackedWeights
+from .resting import read_ahead
 
 
 class HostTier(Protocol):
@@ -19,6 +19,9 @@ class HostTier(Protocol):
     name: str
     overlaps: bool
     """Whether the next layer is copied ahead of its turn, into a second slot."""
+
+    def begin_use(self) -> None:
+        """Hear that the component is loaded, before anything is planned."""
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Tell whether the tensor's master lives here, so that it must be copied into a slot to be used."""
@@ -55,6 +58,9 @@ class MemoryTier:
         self._device = device
         self._weights = weights
         self._pinned = pinned
+
+    def begin_use(self) -> None:
+        """Nothing to do: the masters are packed when ComfyUI has placed what stays."""
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Everything that is not on the compute device yet."""
@@ -94,6 +100,10 @@ class FileTier:
         self._device = device
         self._weights = weights
 
+    def begin_use(self) -> None:
+        """Let weights rest in the file again that somebody has read in the meantime."""
+        self._weights.begin_use()
+
     def holds(self, tensor: torch.Tensor) -> bool:
         """Everything that is not on the compute device yet."""
         return tensor.device != self._device
@@ -106,18 +116,18 @@ class FileTier:
         return None
 
     def holds_the_host(self, block: torch.Tensor | None) -> bool:
-        """Pages of a file are not pinned."""
+        """What is read from a file is not pinned."""
         return True
 
     def expect(self, masters: Sequence[nn.Parameter]) -> None:
         """Nothing to do: the copy itself is made ahead."""
 
     def finish(self, masters: Sequence[nn.Parameter]) -> None:
-        """Nothing to do: a copy in the background may not have read the pages yet, and the system may drop them."""
+        """Nothing to do: they take no memory but the slot."""
 
 
 class MappedTier:
-    """Masters in the safetensors file, for computing on the CPU: pages are read ahead and dropped."""
+    """Masters in the safetensors file, for computing on the CPU: each is read into the slot when it runs."""
 
     name = "file"
     overlaps = False
@@ -125,8 +135,12 @@ class MappedTier:
     def __init__(self, weights: MappedWeights) -> None:
         self._weights = weights
 
+    def begin_use(self) -> None:
+        """Let weights rest in the file again that somebody has read in the meantime."""
+        self._weights.begin_use()
+
     def holds(self, tensor: torch.Tensor) -> bool:
-        """Every weight that views its file."""
+        """Every weight that rests in its file."""
         return self._weights.holds(tensor)
 
     def pack(self, masters: Sequence[nn.Parameter]) -> None:
@@ -141,11 +155,9 @@ class MappedTier:
         return False
 
     def expect(self, masters: Sequence[nn.Parameter]) -> None:
-        """Ask the kernel to read the pages ahead, while the current layer computes."""
+        """Ask the system to read the file ahead, while the current layer computes."""
         for master in masters:
-            pages.read_ahead(master)
+            read_ahead(master)
 
     def finish(self, masters: Sequence[nn.Parameter]) -> None:
-        """Give the pages back: the file still has them."""
-        for master in masters:
-            pages.page_out(master)
+        """Nothing to do: they take no memory but the slot."""

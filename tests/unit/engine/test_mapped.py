@@ -1,7 +1,8 @@
-"""Weights that view their safetensors file: the same objects, the same values, less memory."""
+"""Weights that rest in their safetensors file: the same objects, the same values, less memory."""
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from offload_runtime.engine import MappedTier, MappedWeights, can_page_out, mapped_weights
+from offload_runtime.engine import MappedWeights, mapped_weights
 
 MIB = 1024 * 1024
 
@@ -31,7 +32,7 @@ def file(weights: dict[str, nn.Parameter], tmp_path: Path) -> Path:
     return path
 
 
-def test_equal_weights_view_the_file_and_stay_the_same_objects(
+def test_equal_weights_rest_in_the_file_and_stay_the_same_objects(
     weights: dict[str, nn.Parameter], file: Path
 ) -> None:
     ids, values = [id(p) for p in weights.values()], [p.clone() for p in weights.values()]
@@ -77,8 +78,9 @@ def test_a_file_that_is_no_safetensors_file_is_passed_over(
     assert MappedWeights().adopt(weights, [broken, missing, file]) == 3 * 64 * 64 * 4
 
 
-def test_a_write_stays_in_memory_and_survives_being_paged_out(
-    weights: dict[str, nn.Parameter], file: Path
+@pytest.mark.parametrize("through", ["the parameter", "its data", "an earlier alias"])
+def test_a_write_stays_in_memory_and_is_never_undone(
+    weights: dict[str, nn.Parameter], file: Path, through: str
 ) -> None:
     """Hook keyframes write into weights in place; the file must not change, and the write must not be lost."""
     content = file.read_bytes()
@@ -86,9 +88,12 @@ def test_a_write_stays_in_memory_and_survives_being_paged_out(
     mapped.adopt(weights, [file])
     written = weights["model.layers.0.weight"]
     with torch.inference_mode():
-        written.fill_(7)
-    MappedTier(mapped).finish([written])
+        alias = written.detach()
+        {"the parameter": written, "its data": written.data, "an earlier alias": alias}[through].fill_(7)
+    mapped.begin_use()
+    assert not mapped.holds(written)
     assert torch.equal(written, torch.full((64, 64), 7.0))
+    assert torch.equal(alias, written)
     assert file.read_bytes() == content
 
 
@@ -110,21 +115,89 @@ def test_everybody_who_uses_a_model_sees_the_same_record() -> None:
     assert mapped_weights(one) is not mapped_weights(other)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc and needs MADV_PAGEOUT")
-def test_adopting_gives_the_anonymous_copy_back_and_paging_out_gives_the_pages_back(tmp_path: Path) -> None:
-    assert can_page_out()
-    path = tmp_path / "large.safetensors"
-    weight = nn.Parameter(torch.randn(16 * MIB), requires_grad=False)  # 64 MiB
-    save_file({"w": weight.detach()}, path)
-    anonymous = _memory("RssAnon")
+def test_weights_with_equal_bytes_are_not_one_weight(tmp_path: Path) -> None:
+    """Norms of ones, biases of zeros: a write to one of them is no write to the others."""
+    ones = {f"norm{i}.weight": nn.Parameter(torch.ones(8), requires_grad=False) for i in range(3)}
+    save_file({name: p.detach().clone() for name, p in ones.items()}, tmp_path / "w.safetensors")
+    MappedWeights().adopt(ones, [tmp_path / "w.safetensors"])
+    first, *others = ones.values()
+    with torch.no_grad():
+        first.fill_(5)
+    assert torch.equal(first, torch.full((8,), 5.0))
+    assert all(torch.equal(other, torch.ones(8)) for other in others)
+
+
+def test_tied_weights_stay_tied(tmp_path: Path) -> None:
+    table = nn.Parameter(torch.randn(8, 8), requires_grad=False)
+    head = nn.Parameter(table.data, requires_grad=False)  # another object, the same memory
+    save_file({"table": table.detach().clone()}, tmp_path / "w.safetensors")
     mapped = MappedWeights()
-    mapped.adopt({"w": weight}, [path])
-    assert anonymous - _memory("RssAnon") > 48 * MIB
-    paged_out = _memory("RssFile")
-    weight.sum()
-    assert _memory("RssFile") - paged_out > 48 * MIB
-    MappedTier(mapped).finish([weight])
-    assert _memory("RssFile") - paged_out < 16 * MIB
+    mapped.adopt({"table": table, "head": head}, [tmp_path / "w.safetensors"])
+    assert mapped.holds(table)
+    assert mapped.holds(head)
+    with torch.no_grad():
+        head.fill_(3)
+    assert torch.equal(table, torch.full((8, 8), 3.0))
+
+
+@pytest.mark.parametrize("what", ["a part", "the whole"])
+def test_a_weight_that_shares_memory_with_a_tensor_that_stays_does_not_rest(
+    tmp_path: Path, what: str
+) -> None:
+    weight = nn.Parameter(torch.randn(8, 8), requires_grad=False)
+    shared = weight.data if what == "the whole" else weight.data[2:4]
+    save_file({"w": weight.detach().clone()}, tmp_path / "w.safetensors")
+    mapped = MappedWeights()
+    assert mapped.adopt({"w": weight}, [tmp_path / "w.safetensors"], [weight, shared]) == 0
+    shared.fill_(2)
+    assert (weight == 2).sum() >= 16
+
+
+def test_a_zero_of_another_sign_is_another_weight(tmp_path: Path) -> None:
+    weight = nn.Parameter(-torch.zeros(8), requires_grad=False)
+    save_file({"w": torch.zeros(8)}, tmp_path / "w.safetensors")
+    assert MappedWeights().adopt({"w": weight}, [tmp_path / "w.safetensors"]) == 0
+
+
+def test_what_was_only_read_rests_again_at_the_next_use(weights: dict[str, nn.Parameter], file: Path) -> None:
+    mapped = MappedWeights()
+    mapped.adopt(weights, [file])
+    values = {name: p.sum() for name, p in weights.items()}  # another clone of the model ran
+    assert not any(map(mapped.holds, weights.values()))
+    mapped.begin_use()
+    assert all(map(mapped.holds, weights.values()))
+    assert all(torch.equal(p.sum(), values[name]) for name, p in weights.items())
+
+
+def test_released_all_the_file_is_closed(weights: dict[str, nn.Parameter], file: Path) -> None:
+    mapped = MappedWeights()
+    mapped.adopt(weights, [file])
+    expected = [p.clone() for p in weights.values()]
+    mapped.release_all()
+    os.truncate(file, 100)
+    mapped.begin_use()
+    assert not any(map(mapped.holds, weights.values()))
+    assert all(torch.equal(p, v) for p, v in zip(weights.values(), expected, strict=True))
+    if sys.platform == "linux":
+        assert str(file) not in Path("/proc/self/maps").read_text()
+        assert str(file) not in [os.path.realpath(fd) for fd in Path("/proc/self/fd").iterdir()]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_weight_that_rests_takes_no_memory_and_none_to_be_copied_or_looked_up(tmp_path: Path) -> None:
+    path = tmp_path / "large.safetensors"
+    table = nn.Parameter(torch.randn(16 * 1024, 1024), requires_grad=False)  # 64 MiB
+    save_file({"w": table.detach()}, path)
+    slot, rows = torch.zeros(16 * 1024, 1024), table[[5, 5, 9]].clone()
+    before = _memory("RssAnon"), _memory("RssFile")
+    mapped = MappedWeights()
+    mapped.adopt({"w": table}, [path])
+    slot.copy_(table)
+    assert torch.equal(nn.functional.embedding(torch.tensor([5, 5, 9]), table), rows)
+    assert before[0] - _memory("RssAnon") > 48 * MIB
+    assert _memory("RssFile") - before[1] < 16 * MIB
+    assert torch.equal(slot[[5, 5, 9]], rows)
+    assert mapped.holds(table)
 
 
 def _memory(what: str) -> int:

@@ -1,0 +1,282 @@
+"""Weights at rest: Parameters whose bytes are in a file and take no memory, but are there for whoever asks.
+
+A resting weight is the same Parameter object as before, of another class. Its shape, dtype and device are answered
+at once. The streamer copies it straight from the file into a slot. Whoever else touches its values, a hook, a merge,
+a node that saves, a clone of the model that is not placed, wakes it: it is read into memory, and is an ordinary
+Parameter from then on. Each of these reads is one that fails as an exception (`weight_file`).
+
+Beneath lies a private mapping of the file, for code that reads a tensor's address and never asks torch: it finds
+the right bytes, as long as the file has them.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from .weight_file import FileTensor, WeightFile, bytes_of
+
+_without_dispatch = torch._C.DisableTorchFunctionSubclass
+
+
+class Rest:
+    """The place of one weight in a file, and all tensors that view it there: tied ones, and aliases."""
+
+    def __init__(self, file: WeightFile, stored: FileTensor, checksum: int) -> None:
+        self.file = file
+        self.stored = stored
+        self.checksum = checksum
+        self._lock = threading.Lock()
+        self._tensors: list[weakref.ref[torch.Tensor]] = []
+
+    def lay(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Let parameters rest here; they had these very bytes."""
+        stored = self.stored
+        count = stored.nbytes // stored.dtype.itemsize
+        below = torch.frombuffer(self.file.map(), dtype=stored.dtype, count=count, offset=stored.start)
+        for parameter in parameters:
+            view(parameter, below.view(stored.shape))
+            parameter._is_param = True
+            self.join(parameter)
+
+    def join(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Make a tensor that views the place a resting one, too."""
+        tensor.__class__ = Resting
+        tensor.rest = self  # type: ignore[attr-defined]
+        self._tensors = [*filter(_is_alive, self._tensors), weakref.ref(tensor)]
+        return tensor
+
+    def leave(self, tensor: torch.Tensor) -> None:
+        """Make a resting tensor an ordinary one: it views other memory now."""
+        is_parameter = tensor.__dict__.pop("_is_param", False)
+        tensor.__class__ = nn.Parameter if is_parameter else torch.Tensor
+        del tensor.rest  # type: ignore[attr-defined]
+        self._tensors = [reference for reference in self._tensors if reference() is not tensor]
+
+    def wake(self) -> None:
+        """Read the weight into memory, for everybody who views it.
+
+        Raises:
+            WeightFileError: the file does not have it any more.
+        """
+        with self._lock, _without_dispatch():
+            tensors = [tensor for reference in self._tensors if (tensor := reference()) is not None]
+            if not tensors:
+                return  # another thread has just done it
+            memory = self.read()
+            for tensor in tensors:
+                view(tensor, memory.as_strided(tensor.shape, tensor.stride()))
+
+    def read(self) -> torch.Tensor:
+        """Return a copy of the weight."""
+        with torch.inference_mode(False):
+            copied = torch.empty(self.stored.shape, dtype=self.stored.dtype)
+        self.read_into(copied)
+        return copied
+
+    def read_into(self, target: torch.Tensor) -> None:
+        """Read the weight into a contiguous CPU tensor of its dtype and shape."""
+        self.file.read_into(bytes_of(target), self.stored, self.checksum)
+
+    def read_rows(self, rows: list[int]) -> torch.Tensor | None:
+        """Return some rows of a matrix, or None when all of it has to be read."""
+        stored = self.stored
+        if len(stored.shape) != 2 or not rows or rows[0] < 0 or rows[-1] >= stored.shape[0]:
+            return None
+        with torch.inference_mode(False):
+            copied = torch.empty(len(rows), stored.shape[1], dtype=stored.dtype)
+        return copied if self.file.read_rows(bytes_of(copied), stored, rows) else None
+
+
+class Resting(torch.Tensor):
+    """A tensor that rests. Made and unmade by changing the class of the object, which stays the same."""
+
+    rest: Rest
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Answer what needs no values, read what is only copied, and wake it for everything else."""
+        answer = _ANSWERS.get(func, _awake)
+        with _without_dispatch():
+            return answer(func, args, kwargs or {})
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        self.rest.wake()
+        return copy.deepcopy(self, memo)  # it is a Parameter or a Tensor now
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        self.rest.wake()
+        return self.__reduce_ex__(protocol)
+
+
+def view(tensor: torch.Tensor, memory: torch.Tensor) -> None:
+    """Let a tensor, the same object, view other memory; it does not rest afterwards."""
+    with torch.inference_mode(), _without_dispatch():  # weights made by a ComfyUI node are inference tensors
+        tensor.set_(memory.untyped_storage(), memory.storage_offset(), memory.shape, memory.stride())
+        rest = rest_of(tensor)
+        if rest is not None:
+            rest.leave(tensor)
+
+
+def rest_of(value: Any) -> Rest | None:
+    """Return where a tensor rests, or None when it does not."""
+    # Another thread may wake it at any moment.
+    return value.__dict__.get("rest") if isinstance(value, Resting) else None
+
+
+def read_ahead(tensor: torch.Tensor) -> None:
+    """Hear that a resting tensor is read soon."""
+    rest = rest_of(tensor)
+    if rest is not None:
+        rest.file.read_ahead(rest.stored)
+
+
+_Answer = Callable[[Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any]
+
+
+def _awake(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    for rest in list(_rests((args, kwargs))):
+        rest.wake()
+    return func(*args, **kwargs)
+
+
+def _as_it_is(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return func(*args, **kwargs)
+
+
+def _alias(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    rest = rest_of(args[0])
+    alias = func(*args, **kwargs)
+    return alias if rest is None else rest.join(alias)
+
+
+def _copied(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Convert a weight: what comes out is a copy of it, or itself where there is nothing to convert."""
+    tensor, *others = args
+    rest = rest_of(tensor)
+    if rest is None:
+        return func(*args, **kwargs)
+    if "memory_format" not in kwargs:
+        probe = torch.empty((0,) * max(1, tensor.ndim), dtype=tensor.dtype)
+        if func(probe, *others, **kwargs) is probe:
+            return tensor
+    return func(rest.read(), *others, **kwargs)
+
+
+def _copy_from(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    target, *source = args
+    rest = rest_of(source[0]) if source else None
+    if rest is None or isinstance(target, Resting):
+        return _awake(func, args, kwargs)
+    fits = (target.dtype, target.shape) == (rest.stored.dtype, rest.stored.shape)
+    if fits and type(target) in (torch.Tensor, nn.Parameter) and target.is_cpu and target.is_contiguous():
+        rest.read_into(target)
+        return target
+    return func(target, rest.read(), *source[1:], **kwargs)
+
+
+def _set_data(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    tensor, value = args
+    before, after = rest_of(tensor), rest_of(value)
+    if after is not None:
+        if before is after:
+            return None  # `module.to(where it is)`
+        after.wake()
+    func(tensor, value)
+    if before is not None:
+        before.leave(tensor)
+    return None
+
+
+def _looked_up(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Look rows up in a table of which only they are read."""
+    ids, table, *others = args
+    rest = rest_of(table)
+    changes = len(others) > 1 or kwargs.get("max_norm") is not None
+    if rest is None or changes or isinstance(ids, Resting) or not ids.is_cpu:
+        return _awake(func, args, kwargs)
+    distinct, places = torch.unique(ids, return_inverse=True)
+    rows = rest.read_rows(distinct.tolist())
+    if rows is None:
+        return func(ids, rest.read(), *others, **kwargs)
+    return torch.embedding(rows, places)
+
+
+def _rests(value: Any) -> Iterator[Rest]:
+    """Yield where each tensor among the arguments of a function rests."""
+    if (rest := rest_of(value)) is not None:
+        yield rest
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _rests(item)
+    elif isinstance(value, dict):
+        yield from _rests(list(value.values()))
+
+
+def _is_alive(reference: weakref.ref[torch.Tensor]) -> bool:
+    return reference() is not None
+
+
+_FACTS = (
+    *(
+        "shape",
+        "dtype",
+        "device",
+        "layout",
+        "ndim",
+        "itemsize",
+        "nbytes",
+        "requires_grad",
+        "is_leaf",
+        "names",
+    ),
+    *("grad", "grad_fn", "retains_grad", "_version", "is_cpu", "is_cuda", "is_meta", "is_mps", "is_xpu"),
+    *("is_sparse", "is_sparse_csr", "is_quantized", "is_nested", "is_mkldnn"),
+)
+_QUESTIONS = (
+    *(
+        "size",
+        "stride",
+        "storage_offset",
+        "dim",
+        "ndimension",
+        "numel",
+        "nelement",
+        "element_size",
+        "__len__",
+    ),
+    *("is_contiguous", "is_floating_point", "is_complex", "is_signed", "is_inference", "is_same_size"),
+    *("get_device", "requires_grad_"),
+)
+_FUNCTIONS = ("is_floating_point", "is_complex", "is_inference", "numel", "_has_compatible_shallow_copy_type")
+_CONVERSIONS = ("to", "float", "half", "bfloat16", "double", "clone", "cpu", "cuda")
+
+
+def _answers() -> dict[Callable[..., Any], _Answer]:
+    # A name that is missing here only costs memory: the weight is woken.
+    tensor: Any = torch.Tensor
+    answers: dict[Any, _Answer] = {
+        getattr(tensor, n).__get__: _as_it_is for n in _FACTS if hasattr(tensor, n)
+    }
+    answers |= {getattr(tensor, n): _as_it_is for n in _QUESTIONS if hasattr(tensor, n)}
+    answers |= {getattr(torch, n): _as_it_is for n in _FUNCTIONS if hasattr(torch, n)}
+    answers |= {getattr(tensor, n): _copied for n in _CONVERSIONS} | {torch.clone: _copied}
+    answers |= {tensor.detach: _alias, torch.detach: _alias, tensor.data.__get__: _alias}
+    answers |= {tensor.data.__set__: _set_data, tensor.requires_grad.__set__: _as_it_is}
+    answers |= {tensor.copy_: _copy_from, nn.functional.embedding: _looked_up}
+    return answers
+
+
+_ANSWERS = _answers()
