@@ -43,7 +43,9 @@ def choose_dynamic(decision: Decision, handle: Handle, loops: bool) -> Backend:
     if not hasattr(handle.patcher, "_vbar_get"):
         how = "left to ComfyUI's dynamic VRAM, which this version of the pack cannot steer in this ComfyUI"
         return Untouched(COMFYUI, how, handle.patcher)
-    wish = Wish(decision.placement, decision.asked is not None, decision.budget_asked, loops)
+    wish = Wish(
+        decision.placement, decision.asked is not None, decision.budget_asked, loops, decision.flexible
+    )
     return Paged(handle, wish)
 
 
@@ -139,7 +141,7 @@ class Paged:
             f"all {format_bytes(whole)} {where}"
             if complete
             else f"{format_bytes(there)} of {format_bytes(whole)} {where}, and ComfyUI copies the rest when it runs",
-            self._rule(place.loops, place.lacking),
+            self._rule(place.loops, place.lacking, place.takes_room),
         ]
         if self._wish.budget is not None and "set_watermark" not in place.lacking:
             how.append(
@@ -161,7 +163,7 @@ class Paged:
             return str(placement.value)
         return str((Placement.RESIDENT if complete else Placement.LAYERWISE).value)
 
-    def _rule(self, loops: bool, lacking: Sequence[str] = ()) -> str:
+    def _rule(self, loops: bool, lacking: Sequence[str] = (), takes_room: bool = False) -> str:
         """Say whose pages go when others need the room."""
         placement = self._wish.placement
         if placement is Placement.AUTO or "deprioritize" in lacking or "prioritize" in lacking:
@@ -170,6 +172,8 @@ class Paged:
             return "it takes the room it needs while it runs, and its pages go first afterwards"
         if placement is Placement.RESIDENT and self._wish.explicit:
             return "its pages go last"
+        if takes_room:
+            return "several uses in a row: it takes the room it needs for them, and its pages go first afterwards"
         if loops:
             return "it takes the room it needs while it runs"
         return "its pages use what is free, and go first"
