@@ -17,6 +17,7 @@ from .choose import choose_backend
 from .dynamic import is_dynamic
 from .handles import Handle, open_handle
 from .placed import Placed, Placements
+from .rounds import placed_now
 from .structure import find_stacks
 
 
@@ -57,6 +58,7 @@ def apply_policy(
         ledger = Ledger()
         found = files.get(handle.slot, [])
         backend = choose_backend(decision, handle, stacks, found, ledger, component.loops)
+        placed_now(handle.patcher.model)
         backend.attach(handle.patcher, stacks)
         placed.append(Placed(component, decision, backend, ledger, handle.patcher.model))
         on_step()

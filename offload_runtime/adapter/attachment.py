@@ -23,6 +23,7 @@ from ..engine import Streamer, parameter_bytes
 from .embedding import HostEmbeddings
 from .pinning import packed_weights
 from .pressure import Pressure
+from .round_cost import RoundCost
 from .staying import Staying
 
 KEY = "layerwise_offload"
@@ -99,7 +100,9 @@ def strip(patcher: Any) -> None:
         patcher.__dict__.pop(name, None)
 
 
-def account_for_slots(patcher: Any, streamer: Streamer, resident_bytes: int, *, lean: bool) -> None:
+def account_for_slots(
+    patcher: Any, streamer: Streamer, resident_bytes: int, *, lean: bool, cost: RoundCost | None = None
+) -> None:
     """Let ComfyUI plan with what the component really takes of the device: resident weights and the slots.
 
     Args:
@@ -107,8 +110,9 @@ def account_for_slots(patcher: Any, streamer: Streamer, resident_bytes: int, *, 
         streamer: its streamer.
         resident_bytes: how many bytes of weights ComfyUI may place on the device for good, beside the slots.
         lean: whether the component's activations are few, so that ComfyUI's reserve for them has room for slots.
+        cost: what decides whether it takes the room of others for several uses in a row; None if it may not.
     """
-    account = _Account(patcher, streamer, resident_bytes, lean)
+    account = _Account(patcher, streamer, resident_bytes, lean, cost)
     for name in _OVERRIDES:
         patcher.__dict__[name] = getattr(account, name)
 
@@ -120,9 +124,13 @@ class _Account:
     load.
     """
 
-    def __init__(self, patcher: Any, streamer: Streamer, resident_bytes: int, lean: bool) -> None:
+    def __init__(
+        self, patcher: Any, streamer: Streamer, resident_bytes: int, lean: bool, cost: RoundCost | None
+    ) -> None:
         self._patcher = weakref.ref(patcher)
         self._lean = lean
+        self._cost = cost
+        self._moves_in = False  # whether it takes all the room that it can get, for several uses in a row
         self._base = type(patcher)
         self._streamer = streamer
         self._whole = parameter_bytes(patcher.model)
@@ -146,7 +154,7 @@ class _Account:
         if self._inside:
             return self._whole
         size = self._whole
-        if not (self._fits or self._streamer.slot_bytes):
+        if not (self._fits or self._streamer.slot_bytes or self._will_move_in()):
             size = min(size, min(self._worth_it(), self._without_tables) + self._slots_to_plan())
         return max(size, self.loaded_size())
 
@@ -161,6 +169,7 @@ class _Account:
         patcher: Any = self._patcher()
         room = patcher.model.model_loaded_weight_memory + self._streamer.slot_bytes + extra_memory
         self._pressure.loads(patcher.model)
+        self._moves_in = self._cost is not None and self._cost.begin()
         if self._stays_as_it_is(room) and not force_patch_weights:
             patcher.patch_model(load_weights=False)
             change = 0
@@ -180,7 +189,7 @@ class _Account:
         patcher: Any = self._patcher()
         if not self._is_placed():
             return False
-        if self._pressure.holds(patcher.model):
+        if self._pressure.holds(patcher.model) and not self._moves_in:
             return True
         hooked = patcher.forced_hooks or patcher.hook_patches  # core applies them when it loads weights
         complete = patcher.model.model_loaded_weight_memory >= self._wanted
@@ -235,10 +244,11 @@ class _Account:
 
     def _choose_limit(self, room: float) -> float:
         """Return how many bytes of weights may be on the device, when ComfyUI has room for so many bytes."""
-        if self._fits and room > self._whole:
+        if (self._fits or self._moves_in) and room > self._whole:
             return self._whole + 1  # more than all of it: core keeps a reserve for what it would stream
         step = self._whole / 32  # a few bytes more or less free than last time shall not move weights
-        allowed = min(self._resident, (room - self._slots_to_plan()) // step * step)
+        most = self._whole if self._moves_in else self._resident
+        allowed = min(most, (room - self._slots_to_plan()) // step * step)
         return self._whole if allowed >= self._without_tables else max(0.0, allowed)
 
     def _worth_it(self) -> int:
@@ -249,6 +259,10 @@ class _Account:
             if self._pressure.holds(patcher.model)
             else self._resident
         )
+
+    def _will_move_in(self) -> bool:
+        """Tell whether a use that begins now takes the room of others."""
+        return self._cost is not None and self._cost.will_begin(self._without_tables - self._worth_it())
 
     def _is_placed(self) -> bool:
         """Tell whether the weights on the device are those that were last placed for this patcher."""

@@ -33,6 +33,7 @@ from .attachment import Attachment, account_for_slots, attach, strip
 from .embedding import HostEmbeddings
 from .handles import Handle
 from .pinning import packed_weights
+from .round_cost import RoundCost
 
 COMFYUI = "comfyui"
 """The word for a component that is left to ComfyUI's own memory manager."""
@@ -156,9 +157,12 @@ class Layerwise(ABC):
 class StreamedToDevice(Layerwise):
     """The stream backend: layers are copied to the accelerator, their masters stay on the host."""
 
-    def __init__(self, handle: Handle, ledger: Ledger, budget: int | None, host: Host) -> None:
+    def __init__(
+        self, handle: Handle, ledger: Ledger, budget: int | None, host: Host, *, flexible: bool = False
+    ) -> None:
         super().__init__(handle.patcher.model, handle.patcher.load_device, ledger, budget)
         self._host = host
+        self._flexible = flexible and host is not Host.MAPPED  # what is evicted comes back to memory
         self._lean = handle.slot == "clip_vision" or handle.patcher.is_clip
 
     def _tier(self, model: nn.Module) -> HostTier:
@@ -172,9 +176,9 @@ class StreamedToDevice(Layerwise):
         return HostEmbeddings(patcher.model, self._device)
 
     def _account(self, patcher: Any, streamer: Streamer) -> None:
-        account_for_slots(
-            patcher, streamer, max(0, (self._budget or 0) - streamer.footprint), lean=self._lean
-        )
+        resident = max(0, (self._budget or 0) - streamer.footprint)
+        cost = RoundCost(patcher, self._host is Host.PINNED) if self._flexible else None
+        account_for_slots(patcher, streamer, resident, lean=self._lean, cost=cost)
 
     def _how(self, slot: str) -> str:
         where = "the model file" if self._host is Host.MAPPED else self._memory()

@@ -67,7 +67,7 @@ def _layerwise(
         host = decision.host_tier or Host.PINNED
         if host is Host.MAPPED and not _adopt(model, stacks, files):
             host = Host.STAGED  # the report says where the layers are copied from
-        return StreamedToDevice(handle, ledger, decision.budget_bytes, host)
+        return StreamedToDevice(handle, ledger, decision.budget_bytes, host, flexible=decision.flexible)
     if _adopt(model, stacks, files):
         return StreamedFromFile(handle, ledger)
     named = f"no file that the workflow names ({', '.join(p.name for p in files)})" if files else "no file"

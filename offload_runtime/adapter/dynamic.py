@@ -44,7 +44,9 @@ def choose_dynamic(decision: Decision, handle: Handle, loops: bool) -> Backend:
     if not hasattr(handle.patcher, "_vbar_get"):
         how = "left to ComfyUI's dynamic VRAM, which this version of the pack cannot steer in this ComfyUI"
         return Untouched(COMFYUI, how, handle.patcher)
-    wish = Wish(decision.placement, decision.asked is not None, decision.budget_asked, loops)
+    wish = Wish(
+        decision.placement, decision.asked is not None, decision.budget_asked, loops, decision.flexible
+    )
     return Paged(handle, wish)
 
 
@@ -123,7 +125,8 @@ class Paged:
         if there is None and not place.tables:
             there = int(place.pages.loaded_size())  # then all pages of the range are needed
         complete = there == whole
-        how = [self._where(there, whole, place), self._rule(place.loops, place.lacking)]
+        rule = self._rule(place.loops, place.lacking, place.takes_room)
+        how = [self._where(there, whole, place), rule]
         if self._wish.budget is not None and "set_watermark" not in place.lacking:
             how.append(_limit(place, needed))
         if place.tables:
@@ -153,7 +156,7 @@ class Paged:
             return str(placement.value)
         return str((Placement.RESIDENT if complete else Placement.LAYERWISE).value)
 
-    def _rule(self, loops: bool, lacking: Sequence[str] = ()) -> str:
+    def _rule(self, loops: bool, lacking: Sequence[str] = (), takes_room: bool = False) -> str:
         """Say whose pages go when others need the room."""
         placement = self._wish.placement
         if placement is Placement.AUTO or "deprioritize" in lacking or "prioritize" in lacking:
@@ -162,6 +165,8 @@ class Paged:
             return "it takes the room it needs while it runs, and its pages go first afterwards"
         if placement is Placement.RESIDENT and self._wish.explicit:
             return "its pages go last"
+        if takes_room:
+            return "several uses in a row: it takes the room it needs for them, and its pages go first afterwards"
         if loops:
             return "it takes the room it needs while it runs"
         return "its pages use what is free, and go first"

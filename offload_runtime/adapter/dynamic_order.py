@@ -5,7 +5,7 @@ others. That is wrong for an encoder that runs once per prompt: it evicts a diff
 for the next step. So whenever a placed component is loaded, all of them take their places anew. Those that a person
 wanted resident go to the front. The others go behind what is left to ComfyUI: what was found to fit, then what
 streams, then what is offloaded. A component that runs its layers once takes such a place before it runs, uses what
-is free and evicts nobody; one that loops, only afterwards.
+is free and evicts nobody; one that loops, only afterwards, and so does one that is used several times in a row.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from torch import nn
 from ..engine import Stack
 from ..engine.stacks import stack_layers
 from ..policy import Placement
+from ..policy.rounds import PAGED
 from .backends import trace_of
 from .dynamic_pages import range_of, set_bar, watermark_for
+from .rounds import rounds_of
 
 
 @dataclass(frozen=True)
@@ -35,12 +37,14 @@ class Wish:
         explicit: whether a person asked for it.
         budget: bytes of device memory that somebody allowed it, or None.
         loops: whether its layers are taken to run more than once per use, until a use has shown it.
+        flexible: whether it may take the room of others when it is used several times in a row.
     """
 
     placement: Placement
     explicit: bool
     budget: int | None
     loops: bool
+    flexible: bool
 
 
 _BEHIND = (Placement.RESIDENT, Placement.LAYERWISE, Placement.OFFLOAD)
@@ -64,6 +68,8 @@ class Place:
         self._layers = {id(layer.module): i for i, layer in enumerate(stack_layers(stacks))}
         self._firsts = [stack.layers[0].module for stack in stacks]
         self._hooks: list[Any] = []
+        self._rounds = rounds_of(model)
+        self._takes_room = False  # for several uses in a row
         self.is_last = False
         self.bar_failed = False
 
@@ -92,11 +98,22 @@ class Place:
         return self.wish.placement is Placement.RESIDENT and self.wish.explicit
 
     @property
+    def takes_room(self) -> bool:
+        """Whether it takes the room of others now, because it is used several times in a row."""
+        return self.in_force and self._takes_room
+
+    @property
     def runs_last_in_line(self) -> bool:
         """Whether it leaves the pages of others alone while it runs."""
         return self.wish.placement in (Placement.LAYERWISE, Placement.RESIDENT) and not (
-            self.kept or self.loops
+            self.kept or self.loops or self.takes_room
         )
+
+    @property
+    def goes_first(self) -> bool:
+        """Whether its pages go before those of everybody else, once another component runs."""
+        amid = self.takes_room and self._rounds.goes_on
+        return self.wish.placement in _BEHIND and not self.kept and not amid
 
     @property
     def lacking(self) -> list[str]:
@@ -114,6 +131,7 @@ class Place:
             _in_force[model] = weakref.ref(self)
             self.turn = next(_turns)
             self.is_last = False
+            self._takes_room = self.wish.flexible and self._rounds.begin(PAGED)
             _line_up(self)
 
     def left(self) -> None:
@@ -174,7 +192,7 @@ def _line_up(current: Place) -> None:
     comes first then should find its pages.
     """
     places = sorted(_taking_part(current.device), key=lambda place: place.turn)
-    behind = [p for p in places if p.wish.placement in _BEHIND and not p.kept]
+    behind = [p for p in places if p.goes_first]
     if not current.runs_last_in_line:
         behind = [p for p in behind if p is not current]
     kept = [p for p in places if p.kept]

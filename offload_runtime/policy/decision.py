@@ -56,6 +56,15 @@ class Decision:
         )
 
     @property
+    def flexible(self) -> bool:
+        """Whether nobody asked how much device memory it may hold: then it may take the room of others for a while.
+
+        Who asks for mode `memory` does, and a component that it streams is planned with no spare room.
+        """
+        spare = self.placement is not Placement.LAYERWISE or self.budget_bytes is not None
+        return self.asked is None and self.budget_asked is None and spare
+
+    @property
     def held_bytes(self) -> int:
         """Device memory that it holds between its uses."""
         return 0 if self.placement is Placement.OFFLOAD else self.planned_bytes

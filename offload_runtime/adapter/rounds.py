@@ -1,0 +1,105 @@
+"""The uses of a model in a row, as ComfyUI's executor tells of them: which node of which prompt runs now."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import comfy.model_management as mm
+from torch import nn
+
+from ..policy.rounds import Cost, History, Use
+from ..policy.users import PromptNodes
+
+_loaders: weakref.WeakKeyDictionary[nn.Module, set[str]] = weakref.WeakKeyDictionary()
+"""Model → the nodes that placed it."""
+
+_rounds: weakref.WeakKeyDictionary[nn.Module, Rounds] = weakref.WeakKeyDictionary()
+
+_graphs: weakref.WeakKeyDictionary[Any, tuple[int, PromptNodes]] = weakref.WeakKeyDictionary()
+"""Prompt → how many nodes it had, and those; it grows while it runs."""
+
+
+def rounds_of(model: nn.Module) -> Rounds:
+    """Return the one record of a model's uses, shared by all its clones."""
+    return _rounds.setdefault(model, Rounds(model))
+
+
+def placed_now(model: nn.Module) -> None:
+    """Note which node places a model: the one that runs now."""
+    _, node = _running()
+    if node:
+        _loaders.setdefault(model, set()).add(node)
+
+
+class Rounds:
+    """Tells whether a use of one model shall take the room of others, because several come in a row."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = weakref.ref(model)
+        self._history = History()
+        self._loads: dict[int, Any] = {}
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the room was taken for a use, and more are to come."""
+        return self._history.takes_room and self._history.left > 1
+
+    def begin(self, cost: Cost) -> bool:
+        """Note that a use begins, and tell whether it shall take the room."""
+        use = self._use()
+        self._loads = self._loads_beside()
+        return self._history.begin(use, cost)
+
+    def would_begin(self, cost: Cost) -> bool:
+        """Tell what `begin` would, and note nothing."""
+        return self._history.would_begin(self._use(), cost)
+
+    def _use(self) -> Use:
+        prompt, node = _running()
+        came = any(self._loads.get(model) is not load for model, load in self._loads_beside().items())
+        graph = _graph(prompt) if prompt is not None else None
+        if graph is None:
+            return Use(came)
+        model = self._model()
+        sources = _loaders.get(model, set()) if model is not None else set()
+        return Use(came, prompt, node, graph, frozenset(sources))
+
+    def _loads_beside(self) -> dict[int, Any]:
+        """Return what changes whenever another model is loaded; other text encoders are in the same round."""
+        model = self._model()
+        return {
+            id(patcher.model): getattr(loaded, "model_finalizer", None)  # ComfyUI makes one at each load
+            for loaded in mm.current_loaded_models
+            if (patcher := loaded.model) is not None
+            and patcher.model is not model
+            and not getattr(patcher, "is_clip", False)
+        }
+
+
+def _running() -> tuple[str | None, str]:
+    """Return the ids of the prompt and of the node that run, as far as ComfyUI says so."""
+    try:
+        from comfy_execution.utils import get_executing_context
+    except ImportError:
+        return None, ""
+    now = get_executing_context()
+    return (now.prompt_id, str(now.node_id)) if now is not None else (None, "")
+
+
+def _graph(prompt_id: str) -> PromptNodes | None:
+    """Return the nodes of the prompt that runs."""
+    try:
+        from comfy_execution.progress import get_progress_state
+    except ImportError:
+        return None
+    state = get_progress_state()
+    if state.prompt_id != prompt_id:
+        return None
+    prompt = state.dynprompt
+    ids = prompt.all_node_ids()
+    size, graph = _graphs.get(prompt, (0, None))
+    if graph is None or size != len(ids):
+        graph = PromptNodes({node_id: prompt.get_node(node_id) for node_id in ids})
+        _graphs[prompt] = len(ids), graph
+    return graph

@@ -1,0 +1,155 @@
+"""Prompts whose texts are encoded by several nodes, one image after the other, as ComfyUI's executor runs them."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from . import Accelerator
+from .comfyui import ComfyUI
+from .crosscheck.standins import Geometry, StandIn
+from .prompt_change import GB, Workflow
+
+LOADER, SAMPLER = "1", "2"
+
+Texts = Sequence["str | tuple[str, ...]"]
+"""What each encode node is given; one that is given several texts encodes all of them."""
+
+
+class Work(NamedTuple):
+    """What is rendered.
+
+    Attributes:
+        layers: layers of the encoder, of 0.4 GB each.
+        gigabytes: the size of the diffusion model.
+        card: gigabytes of the card.
+        steps: steps of the sampler.
+        encodes: how many texts are encoded for each image.
+        dynamic: whether ComfyUI uses dynamic VRAM.
+    """
+
+    layers: int
+    gigabytes: int
+    card: int
+    steps: int
+    encodes: int
+    dynamic: bool
+
+
+class Images(Workflow):
+    """An encoder that several nodes use, and a diffusion model.
+
+    Args:
+        comfy: ComfyUI; switch dynamic VRAM on before, if it is wanted.
+        layers: layers of the encoder.
+        gigabytes: the size of the diffusion model.
+    """
+
+    def __init__(self, comfy: ComfyUI, layers: int, gigabytes: int) -> None:
+        super().__init__(comfy, encoder(comfy, layers), gigabytes)
+        self._prompts = 0
+        self._before: Texts = ()
+
+    def place(self, **widgets: Any) -> Any:
+        with self._node(LOADER):
+            return super().place(**widgets)
+
+    def image(self, texts: Texts, steps: int) -> float:
+        """Render one image; nodes whose text is the one of the last image do not run. Returns milliseconds."""
+        self._prompts += 1
+        nodes = {f"text {i}": text for i, text in enumerate(texts)}
+        cached = {f"text {i}": text for i, text in enumerate(self._before)}
+        self._before = texts
+        _executing(f"prompt {self._prompts}", nodes)
+        with self.comfy.sim.measure() as m:
+            for node, text in nodes.items():
+                if cached.get(node) != text:
+                    self._encode(node, 1 if isinstance(text, str) else len(text))
+            with self._node(SAMPLER):
+                self.load()
+                for _ in range(steps):
+                    self.step()
+                self.end_node()
+        return float(m.ms)
+
+    def _encode(self, node: str, times: int) -> None:
+        with self._node(node):
+            for _ in range(times):
+                self.encode()
+
+    @contextlib.contextmanager
+    def _node(self, node: str) -> Iterator[None]:
+        utils = importlib.import_module("comfy_execution.utils")
+        with utils.CurrentNodeContext(f"prompt {self._prompts}", node):
+            yield
+
+
+class Graph:
+    """What ComfyUI's executor knows of the prompt that runs."""
+
+    def __init__(self, nodes: dict[str, Any]) -> None:
+        self._nodes = nodes
+
+    def all_node_ids(self) -> set[str]:
+        return set(self._nodes)
+
+    def get_node(self, node_id: str) -> Any:
+        return self._nodes[node_id]
+
+
+def _executing(prompt_id: str, texts: dict[str, Any]) -> None:
+    users = {
+        node: {"class_type": "TextEncode", "inputs": {"text": text, "clip": [LOADER, 1]}}
+        for node, text in texts.items()
+    }
+    links = {node: [node, 0] for node in users}
+    sampler = {"class_type": "Sampler", "inputs": {"model": [LOADER, 0], **links}}
+    graph = Graph({LOADER: {"class_type": "Loader", "inputs": {}}, **users, SAMPLER: sampler})
+    importlib.import_module("comfy_execution.progress").reset_progress_state(prompt_id, graph)
+
+
+def encoder(comfy: ComfyUI, layers: int) -> StandIn:
+    """An encoder of wide layers, 0.4 GB each, beside a token table of 0.26 GB."""
+    geometry = Geometry(4096, 64, 11000, layers, 256, table=32128, gated=True, bias=False)
+    with comfy.dynamic_off(), torch.device("meta"):
+        model = StandIn(geometry, comfy.ops.manual_cast).to(geometry.dtype)
+    return model.to_empty(device="cpu").eval().requires_grad_(False)
+
+
+def render(work: Work, sequence: Sequence[Texts], *, ours: bool) -> list[float]:
+    """Return the seconds that each image takes, with the pack or without."""
+    with Accelerator("rtx4090", shapes=True, cap=work.card * GB) as sim, torch.inference_mode():
+        comfy = ComfyUI(sim, dynamic=work.dynamic)
+        try:
+            images = Images(comfy, work.layers, work.gigabytes)
+            if ours:
+                images.place()
+            return [images.image(texts, work.steps) / 1e3 for texts in sequence]
+        finally:
+            images = None  # type: ignore[assignment]
+            gc.collect()
+            comfy.close()
+
+
+def all_new(encodes: int, images: int) -> list[list[str]]:
+    """Texts of which every one is new for every image."""
+    return [[f"text {n} of image {i}" for n in range(encodes)] for i in range(images)]
+
+
+def random_work(seed: int) -> Work:
+    """A workload of the kind that people have."""
+    dice = random.Random(seed)
+    return Work(
+        layers=dice.randint(3, 36),
+        gigabytes=dice.choice((4, 6, 8, 10, 12, 14, 16, 20, 24)),
+        card=dice.choice((8, 10, 12, 16, 20, 24, 32)),
+        steps=dice.randint(1, 30),
+        encodes=dice.randint(1, 16),
+        dynamic=dice.random() < 0.5,
+    )
