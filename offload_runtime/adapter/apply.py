@@ -49,7 +49,7 @@ def apply_policy(
         handle = open_handle(slot, value, names)
         strip(handle.patcher)  # of an earlier loader in a row: the later one wins
         names.add(handle.component)
-        opened.append((handle, find_stacks(handle.patcher.model)))
+        opened.append((handle, find_stacks(handle.patcher.model, paged=is_dynamic(handle.patcher))))
     facts = [_component_facts(handle, stacks) for handle, stacks in opened]
     plan = resolve(policy, hardware.machine_facts(), facts, earlier.decisions)
     placed = list(earlier.placed)

@@ -11,6 +11,7 @@ copy all of it on the host when the ids are there. A stand-in without those addr
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import weakref
 from types import SimpleNamespace
@@ -57,7 +58,7 @@ class HostEmbeddings:
     def __init__(self, model: nn.Module, device: torch.device) -> None:
         self._device = device
         self._stand_ins: dict[nn.Module, Any] = {}
-        self._owners = [m for m in model.modules() if callable(getattr(m, "get_input_embeddings", None))]
+        self._owners = list(_tables_of(model))
 
     def tables(self) -> list[nn.Module]:
         """Return the tables themselves."""
@@ -90,6 +91,23 @@ class HostEmbeddings:
             return HostEmbedding(embedding, self._device)
 
         return get_input_embeddings
+
+
+def input_tables(model: nn.Module) -> list[nn.Module]:
+    """Return the token embedding tables of a model's text models."""
+    return list(_tables_of(model).values())
+
+
+def _tables_of(model: nn.Module) -> dict[nn.Module, nn.Module]:
+    """Return text model → its table. A class may inherit the method and have no table."""
+    found = {}
+    for module in model.modules():
+        method = getattr(type(module), "get_input_embeddings", None)
+        with contextlib.suppress(NotImplementedError):
+            table = method(module) if method is not None else None
+            if isinstance(table, nn.Module):
+                found[module] = table
+    return found
 
 
 def _without_pages(embedding: nn.Embedding) -> nn.Embedding:

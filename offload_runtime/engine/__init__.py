@@ -2,6 +2,7 @@
 
 from .lane import Lane
 from .ledger import Ledger
+from .loose import LooseTensors
 from .mapped import MappedWeights, mapped_weights
 from .packed import PackedWeights
 from .pages import can_page_out
@@ -17,6 +18,7 @@ __all__ = [
     "Lane",
     "Layer",
     "Ledger",
+    "LooseTensors",
     "MappedTier",
     "MappedWeights",
     "MemoryTier",

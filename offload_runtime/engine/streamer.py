@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import torch
 from torch import nn
 
 from .areas import Areas
@@ -95,6 +96,7 @@ class Streamer:
         # Where the weights are looked up when a unit runs: walking its modules every time would cost more.
         self._units = Units(self._layers, room)
         self._trace = trace or Trace()
+        self.on_elsewhere: Callable[[torch.device], None] = lambda device: None
         self._installed = self._volatile = False
         self._slots: Slots | None = None
         self._areas = Areas([], 0)
@@ -198,6 +200,10 @@ class Streamer:
         position = self._trace.record(index)
         if index < self._units.layers:
             self._ledger.layer_runs += 1
+            self._ledger.elsewhere = elsewhere = self._where_else(args, kwargs)
+            if elsewhere is not None:  # whoever called it computes there: with the masters, as without us
+                self.on_elsewhere(elsewhere)
+                return forward(*args, **kwargs)
         self._running.append(index)
         try:
             return self._run(index, position, forward, args, kwargs)
@@ -353,6 +359,17 @@ class Streamer:
                 unwrap(unit.module)
             if index < unknown or index not in self._idle:
                 wrap(unit.module, index, self)
+
+    def _where_else(self, args: Any, kwargs: Any) -> torch.device | None:
+        """Return the device of a layer's inputs, or None when one of them is where the weights are brought."""
+        elsewhere = None
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, torch.Tensor):
+                if value.device == self._lane.device:
+                    return None
+                if value.is_floating_point() and value.dim():
+                    elsewhere = value.device
+        return elsewhere
 
     def _is_to_copy(self, parameter: nn.Parameter) -> bool:
         return self._tier.holds(parameter) and why_unmovable(parameter) is None
