@@ -9,6 +9,7 @@ from typing import Any
 import comfy.model_management as mm
 
 from ..engine import Ledger, Stack, parameter_bytes, slot_bytes_for
+from ..engine.stacks import stack_layers
 from ..policy import ComponentFacts, Policy, resolve
 from . import hardware
 from .attachment import strip
@@ -16,8 +17,9 @@ from .backends import trace_of
 from .choose import choose_backend
 from .dynamic import is_dynamic
 from .handles import Handle, open_handle
+from .loose import loose_bytes
 from .placed import Placed, Placements
-from .structure import find_stacks
+from .structure import find_stacks, why_left_alone
 
 
 def apply_policy(
@@ -73,7 +75,8 @@ def _component_facts(handle: Handle, stacks: tuple[Stack, ...]) -> ComponentFact
         bytes=parameter_bytes(model),
         layers=sum(len(stack.layers) for stack in stacks),
         layer_bytes=sum(stack.bytes for stack in stacks),
-        slot_bytes=slot_bytes_for(stacks),
+        slot_bytes=slot_bytes_for(stacks) + loose_bytes(model, list(stack_layers(stacks))),
+        why_no_layers=(not stacks and why_left_alone(model)) or "",
         on_cpu=mm.is_device_cpu(handle.patcher.load_device),
         passes=trace_of(model).passes,
         paged=is_dynamic(handle.patcher),

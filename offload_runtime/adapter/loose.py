@@ -74,9 +74,9 @@ def why_only_whole(model: nn.Module, layers: Iterable[Layer]) -> str | None:
             return f"`{name}` is moved in a way of its own, which ComfyUI only takes when it loads the whole model"
         if _refers_to(module, weights):
             return f"`{name}` refers to weights from outside of the list of its weights"
-    found = [loose for loose in loose_tensors(model, layers) if not loose.tensor.is_meta]
+    found = list(loose_tensors(model, layers))
     for loose in found:
-        why = why_unmovable(loose.tensor)
+        why = why_unmovable(loose.tensor) if loose.tensor.device.type == "cpu" else None
         if why is not None:
             return f"`{loose.name}` only moves with the whole model: {why}"
     size = loose_bytes(model, layers)

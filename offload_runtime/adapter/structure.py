@@ -13,8 +13,7 @@ from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
 from ..engine import Layer, Stack
-from ..engine.slots import why_unmovable
-from ..engine.stacks import stack_layers
+from ..engine.stacks import stack_layers, why_left
 from .guard import why_it_failed
 from .loose import why_only_whole
 
@@ -50,14 +49,14 @@ def why_left_alone(model: nn.Module) -> str | None:
         return "no repeated layers were found in it"
     stacks = _takeable(repeated)
     if not stacks:
-        return f"{_why_not_takeable(next(stack_layers(repeated)))}, and so it is with all its layers"
+        return f"{why_left(next(stack_layers(repeated)))}, and so it is with all its layers"
     stacks += tuple(_beyond_comfyui(model, stacks))
     return _why_only_whole(model, stacks)
 
 
 def layers_left(model: nn.Module) -> list[Layer]:
     """Return the layers that are ComfyUI's because one of their weights cannot be taken apart."""
-    return [layer for layer in stack_layers(_repeated(model)) if _why_not_takeable(layer) is not None]
+    return [layer for layer in stack_layers(_repeated(model)) if why_left(layer) is not None]
 
 
 def _repeated(model: nn.Module) -> tuple[Stack, ...]:
@@ -70,18 +69,10 @@ def _why_only_whole(model: nn.Module, stacks: Sequence[Stack]) -> str | None:
 
 def _takeable(stacks: Sequence[Stack]) -> tuple[Stack, ...]:
     kept = (
-        Stack(stack.name, tuple(layer for layer in stack.layers if _why_not_takeable(layer) is None))
+        Stack(stack.name, tuple(layer for layer in stack.layers if why_left(layer) is None))
         for stack in stacks
     )
     return tuple(stack for stack in kept if stack.layers)
-
-
-def _why_not_takeable(layer: Layer) -> str | None:
-    for name, parameter in layer.module.named_parameters():
-        why = None if parameter.is_meta else why_unmovable(parameter)
-        if why is not None:
-            return f"`{layer.name}.{name}` cannot be taken apart ({why})"
-    return None
 
 
 def _beyond_comfyui(model: nn.Module, stacks: Sequence[Stack]) -> Iterator[Stack]:
@@ -101,7 +92,7 @@ def _beyond_comfyui(model: nn.Module, stacks: Sequence[Stack]) -> Iterator[Stack
         ):
             done.update(module.modules())
             layer = Layer(name, module)
-            if _why_not_takeable(layer) is None:
+            if why_left(layer) is None:
                 yield Stack(name, (layer,))
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from .slots import Slots, layout_of, packed_bytes, views_into
+from .slots import Slots, layout_of, packed_bytes, views_into, why_unmovable
 
 Place = tuple[dict[str, Any], str]
 """A module's `_parameters` or `_buffers`, and a name in there."""
@@ -52,7 +52,7 @@ class LooseTensors:
         found = [
             (e, n, getattr(t, _MASTER, t)) for e, n, t in found
         ]  # of a clone that was not told to let go
-        found = [(e, n, t) for e, n, t in found if t.device != self._device]
+        found = [(e, n, t) for e, n, t in found if t.device != self._device and why_unmovable(t) is None]
         masters = list({id(master): master for _, _, master in found}.values())
         if not masters:
             return

@@ -23,7 +23,7 @@ from .lane import Event, Lane
 from .ledger import Ledger
 from .schedule import Fetch, Region, largest_neighbours
 from .slots import Slots, layout_of, packed_bytes, why_unmovable
-from .stacks import Layer, Stack, is_compiled, stack_layers
+from .stacks import Layer, Stack, is_compiled, stack_layers, why_left
 from .tiers import HostTier
 from .trace import Trace
 from .units import Units, enough_room
@@ -101,6 +101,7 @@ class Streamer:
         self._slots: Slots | None = None
         self._areas = Areas([], 0)
         self._running: list[int] = []
+        self._left: set[int] = set()  # units of layers that are ComfyUI's, whole
         self._idle: set[int] = set()  # units that had nothing to copy when weights were last moved
         self._held: dict[int, _Occupant] = {}
         self._leaving: list[tuple[Region, Event]] = []  # memory that was given up, and when it is free
@@ -118,7 +119,7 @@ class Streamer:
     @property
     def layers(self) -> tuple[Layer, ...]:
         """The layers that this streamer runs."""
-        return self._layers
+        return tuple(layer for index, layer in enumerate(self._layers) if index not in self._left)
 
     @property
     def is_installed(self) -> bool:
@@ -134,6 +135,7 @@ class Streamer:
                 copied before it is needed, nor be kept.
         """
         self._installed, self._volatile = True, volatile
+        self._find_left()
         self._trace.begin_use(self._units.order)
         self._forget_slots()
         self._wrap()
@@ -141,6 +143,7 @@ class Streamer:
     def adjust(self) -> None:
         """Hear that weights have been moved to the device or back: wrap what is to be copied now, and only that."""
         if self.is_installed:
+            self._find_left()
             self._wrap()
 
     def uninstall(self) -> None:
@@ -371,10 +374,18 @@ class Streamer:
                     elsewhere = value.device
         return elsewhere
 
+    def _find_left(self) -> None:
+        """Note which layers cannot be taken apart: of such a one, nothing is copied."""
+        left = [layer for layer in self._layers if why_left(layer) is not None]
+        modules = {id(module) for layer in left for module in (layer.module, *layer.parts)}
+        self._left = {i for i, unit in enumerate(self._units.all) if id(unit.module) in modules}
+
     def _is_to_copy(self, parameter: nn.Parameter) -> bool:
         return self._tier.holds(parameter) and why_unmovable(parameter) is None
 
     def _exchanges(self, index: int) -> list[_Exchange]:
+        if index in self._left:
+            return []
         return [
             _Exchange(parameters, name, parameter)
             for parameters, name in self._units.all[index].entries

@@ -89,7 +89,7 @@ def _no_smart_memory(placement: Placement, component: ComponentFacts, machine: M
 def _no_layers(placement: Placement, component: ComponentFacts, machine: MachineFacts) -> Bound | None:
     if component.layers or placement is not Placement.LAYERWISE:
         return None
-    return Bound(Placement.AUTO, "no repeated layers were found in it, so it is left to ComfyUI")
+    return Bound(Placement.AUTO, f"{component.why_no_layers}, so it is left to ComfyUI")
 
 
 def _cannot_stream(placement: Placement, component: ComponentFacts, machine: MachineFacts) -> Bound | None:

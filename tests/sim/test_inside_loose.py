@@ -235,7 +235,7 @@ def test_a_use_that_fails_for_a_reason_of_placement_is_made_again_as_core_would(
     with caplog.at_level("WARNING", "root"):
         for expected in two.expected:
             assert torch.equal(two.run(placed.value), expected)
-    assert [r.message for r in caplog.records if "is left to ComfyUI" in r.message].__len__() == 1
+    assert sum("is left to ComfyUI" in record.message for record in caplog.records) == 1
     assert placed.row.applied == "comfyui"
     assert FAILING[kind] in placed.row.how
     assert {tensor.device.type for tensor in tensors(two.model).values()} == {"sim"}
@@ -243,7 +243,7 @@ def test_a_use_that_fails_for_a_reason_of_placement_is_made_again_as_core_would(
     assert torch.equal(two.run(placed.value.clone()), two.expected[0])
     again = place("model", two.patcher(two.model))
     assert again.row.applied == "comfyui", "it is not tried a second time"
-    assert FAILING[kind] in again.row.how
+    assert FAILING[kind] in again.row.why
     assert torch.equal(two.run(again.value), two.expected[0])
     comfy.mm.unload_all_models()
     assert {tensor.device.type for tensor in tensors(two.model).values()} == {"cpu"}
@@ -322,5 +322,5 @@ def test_what_cannot_be_moved_for_it_leaves_the_model_to_core(comfy: ComfyUI, ki
     two = Two(comfy, kind)
     placed = place("model", two.patcher(two.model))
     assert placed.row.applied == "comfyui"
-    assert LEFT[kind] in placed.row.how
+    assert LEFT[kind] in placed.row.why
     assert torch.equal(two.run(placed.value), two.expected[0])
