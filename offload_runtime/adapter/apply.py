@@ -9,6 +9,7 @@ from typing import Any
 import comfy.model_management as mm
 
 from ..engine import Ledger, Stack, parameter_bytes, slot_bytes_for
+from ..engine.stacks import stack_layers
 from ..policy import ComponentFacts, Policy, resolve
 from . import hardware
 from .attachment import strip
@@ -16,9 +17,10 @@ from .backends import trace_of
 from .choose import choose_backend
 from .dynamic import is_dynamic
 from .handles import Handle, open_handle
+from .loose import loose_bytes
 from .placed import Placed, Placements
 from .rounds import placed_now
-from .structure import find_stacks
+from .structure import find_stacks, why_left_alone
 
 
 def apply_policy(
@@ -50,7 +52,7 @@ def apply_policy(
         handle = open_handle(slot, value, names)
         strip(handle.patcher)  # of an earlier loader in a row: the later one wins
         names.add(handle.component)
-        opened.append((handle, find_stacks(handle.patcher.model)))
+        opened.append((handle, find_stacks(handle.patcher.model, paged=is_dynamic(handle.patcher))))
     facts = [_component_facts(handle, stacks) for handle, stacks in opened]
     plan = resolve(policy, hardware.machine_facts(), facts, earlier.decisions)
     placed = list(earlier.placed)
@@ -75,7 +77,8 @@ def _component_facts(handle: Handle, stacks: tuple[Stack, ...]) -> ComponentFact
         bytes=parameter_bytes(model),
         layers=sum(len(stack.layers) for stack in stacks),
         layer_bytes=sum(stack.bytes for stack in stacks),
-        slot_bytes=slot_bytes_for(stacks),
+        slot_bytes=slot_bytes_for(stacks) + loose_bytes(model, list(stack_layers(stacks))),
+        why_no_layers=(not stacks and why_left_alone(model)) or "",
         on_cpu=mm.is_device_cpu(handle.patcher.load_device),
         passes=trace_of(model).passes,
         paged=is_dynamic(handle.patcher),

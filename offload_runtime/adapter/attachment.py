@@ -19,8 +19,10 @@ import torch
 from comfy.patcher_extension import CallbacksMP, PatcherInjection
 from torch import nn
 
-from ..engine import Streamer, parameter_bytes
+from ..engine import LooseTensors, Streamer, parameter_bytes
 from .embedding import HostEmbeddings
+from .guard import Guard
+from .loose import loose_bytes, loose_tensors
 from .pinning import packed_weights
 from .pressure import Pressure
 from .round_cost import RoundCost
@@ -45,9 +47,17 @@ _placed: weakref.WeakKeyDictionary[nn.Module, tuple[object, ...]] = weakref.Weak
 class Attachment:
     """What one patcher carries: its own streamer, and the way on and off."""
 
-    def __init__(self, streamer: Streamer, embeddings: HostEmbeddings | None) -> None:
+    def __init__(
+        self,
+        streamer: Streamer,
+        embeddings: HostEmbeddings | None = None,
+        loose: LooseTensors | None = None,
+        guard: Guard | None = None,
+    ) -> None:
         self.streamer = streamer
+        self.loose = loose
         self._embeddings = embeddings
+        self._guard = guard
 
     @property
     def tables(self) -> list[nn.Module]:
@@ -56,6 +66,11 @@ class Attachment:
 
     def inject(self, patcher: Any) -> None:
         """Wrap the layers: the patcher is loaded now."""
+        if self.loose is not None:
+            found = loose_tensors(patcher.model, self.streamer.layers)
+            self.loose.bring((loose.entries, loose.key) for loose in found)
+        if self._guard is not None:
+            self._guard.install()
         # Hook keyframes write into the weights while the encoder stays loaded.
         self.streamer.install(volatile=bool(patcher.forced_hooks or patcher.hook_patches))
         if self._embeddings is not None:
@@ -66,6 +81,10 @@ class Attachment:
         if self._embeddings is not None:
             self._embeddings.uninstall()
         self.streamer.uninstall()
+        if self._guard is not None:
+            self._guard.uninstall()
+        if self.loose is not None:
+            self.loose.give_back()
 
     def on_detach(self, patcher: Any, unpatch_all: bool) -> None:
         """Give the slot back: on eviction, and when a clone of the model is loaded instead."""
@@ -135,7 +154,8 @@ class _Account:
         self._streamer = streamer
         self._whole = parameter_bytes(patcher.model)
         self._fits = resident_bytes + streamer.footprint >= self._whole  # then nothing needs a slot
-        self._resident = resident_bytes
+        self._loose = loose_bytes(patcher.model, streamer.layers)
+        self._resident = max(0, resident_bytes - self._loose)
         self._tables = patcher.attachments[KEY].tables
         self._without_tables = self._whole - sum(parameter_bytes(table) for table in self._tables)
         self._limit = 0.0  # what the resident weights were chosen for
@@ -155,12 +175,15 @@ class _Account:
             return self._whole
         size = self._whole
         if not (self._fits or self._streamer.slot_bytes or self._will_move_in()):
-            size = min(size, min(self._worth_it(), self._without_tables) + self._slots_to_plan())
+            stays = min(self._worth_it(), self._without_tables)
+            size = min(size, stays + self._slots_to_plan() + self._loose)
         return max(size, self.loaded_size())
 
     def loaded_size(self) -> int:
-        """Return what is on the device: the weights that ComfyUI placed there, and the slots."""
-        return int(self._base.loaded_size(self._patcher())) + self._streamer.slot_bytes
+        """Return what is on the device: the weights that ComfyUI placed there, what is loose, and the slots."""
+        patcher: Any = self._patcher()
+        loose: int = patcher.attachments[KEY].loose.nbytes
+        return int(self._base.loaded_size(patcher)) + loose + self._streamer.slot_bytes
 
     def partially_load(
         self, device: torch.device, extra_memory: float = 0, force_patch_weights: bool = False
@@ -175,7 +198,11 @@ class _Account:
             change = 0
         else:
             self._streamer.free()
-            change = self._place(device, room, force_patch_weights)
+            try:
+                change = self._place(device, room, force_patch_weights)
+            except torch.OutOfMemoryError:
+                patcher.detach()  # as core does when its own part of a load fails
+                raise
         self._streamer.adjust()
         self._pin(patcher)
         # The slots now, before a VAE divides what is free by the size of one image. If another program was
@@ -248,7 +275,7 @@ class _Account:
             return self._whole + 1  # more than all of it: core keeps a reserve for what it would stream
         step = self._whole / 32  # a few bytes more or less free than last time shall not move weights
         most = self._whole if self._moves_in else self._resident
-        allowed = min(most, (room - self._slots_to_plan()) // step * step)
+        allowed = min(most, (room - self._slots_to_plan() - self._loose) // step * step)
         return self._whole if allowed >= self._without_tables else max(0.0, allowed)
 
     def _worth_it(self) -> int:

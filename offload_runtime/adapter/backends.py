@@ -19,6 +19,7 @@ from ..engine import (
     HostTier,
     Lane,
     Ledger,
+    LooseTensors,
     MappedTier,
     MemoryTier,
     Stack,
@@ -31,9 +32,11 @@ from ..policy import Placement, format_bytes
 from .at_rest import rest_while_used
 from .attachment import Attachment, account_for_slots, attach, strip
 from .embedding import HostEmbeddings
+from .guard import Guard, why_it_failed
 from .handles import Handle
 from .pinning import packed_weights
 from .round_cost import RoundCost
+from .structure import layers_left
 
 COMFYUI = "comfyui"
 """The word for a component that is left to ComfyUI's own memory manager."""
@@ -111,20 +114,26 @@ class Layerwise(ABC):
     def attach(self, patcher: Any, stacks: Sequence[Stack]) -> None:
         """Attach a streamer of its own to a patcher of this model; clones get one when they are made."""
         model = self._model()
-        if model is None or patcher.model is not model:
-            strip(patcher)  # a copy of the model for another device: ComfyUI's
+        if model is None or patcher.model is not model or why_it_failed(model):
+            strip(
+                patcher
+            )  # a copy of the model for another device, or one that cannot be streamed: ComfyUI's
             return
         self._layers = sum(len(stack.layers) for stack in stacks)
         lane, tier, trace = lane_to(self._device), self._tier(model), trace_of(model)
         streamer = Streamer(stacks, lane, tier, self._ledger, self._budget, trace)
         self._compiled = self._layers - len(streamer.layers)
-        attachment = Attachment(streamer, self._embeddings(patcher))
+        attachment = self._attachment(patcher, streamer)
         attach(patcher, attachment, lambda old, new: self.attach(new, stacks))
         self._attachments.add(attachment)
         self._account(patcher, streamer)
 
     def applied(self) -> Applied:
         """Say how many layers run through the engine now, and what has been done so far."""
+        model = self._model()
+        failed = why_it_failed(model) if model is not None else None
+        if failed:
+            return Applied(COMFYUI, f"left to ComfyUI, because {failed}")
         streamers = [a.streamer for a in self._attachments]
         active = next((streamer for streamer in streamers if streamer.is_installed), None)
         if active is not None and not active.streamed_bytes():
@@ -136,14 +145,22 @@ class Layerwise(ABC):
         how = f"{state} {self._how(format_bytes(slot))}"
         if self._compiled:
             how += f"; {self._compiled} that torch.compile made are left to ComfyUI"
+        left = layers_left(model) if model is not None else []
+        if left:
+            size = format_bytes(sum(layer.bytes for layer in left))
+            how += f"; {len(left)} ({size}) whose weights cannot be taken apart are left to ComfyUI"
+        if self._ledger.elsewhere is not None:
+            how += (
+                f"; in the last use they were called with inputs on {self._ledger.elsewhere}, and ran there"
+            )
         return Applied(Placement.LAYERWISE.value, how)
 
     @abstractmethod
     def _tier(self, model: nn.Module) -> HostTier:
         """Return where the masters of the model's layers live."""
 
-    def _embeddings(self, patcher: Any) -> HostEmbeddings | None:
-        return None
+    def _attachment(self, patcher: Any, streamer: Streamer) -> Attachment:
+        return Attachment(streamer)
 
     @abstractmethod
     def _account(self, patcher: Any, streamer: Streamer) -> None:
@@ -164,6 +181,7 @@ class StreamedToDevice(Layerwise):
         self._host = host
         self._flexible = flexible and host is not Host.MAPPED  # what is evicted comes back to memory
         self._lean = handle.slot == "clip_vision" or handle.patcher.is_clip
+        self._runs_alone = handle.slot != "model"
 
     def _tier(self, model: nn.Module) -> HostTier:
         if self._host is Host.MAPPED:
@@ -172,8 +190,26 @@ class StreamedToDevice(Layerwise):
             return tier
         return MemoryTier(self._device, packed_weights(model), pinned=self._host is Host.PINNED)
 
-    def _embeddings(self, patcher: Any) -> HostEmbeddings:
-        return HostEmbeddings(patcher.model, self._device)
+    def _attachment(self, patcher: Any, streamer: Streamer) -> Attachment:
+        model, reference = patcher.model, weakref.ref(patcher)
+        guard = Guard(model, streamer.layers, lambda: self._leave_to_comfyui(reference()))
+        streamer.on_elsewhere = guard.refuse
+        return Attachment(streamer, HostEmbeddings(model, self._device), LooseTensors(self._device), guard)
+
+    def _leave_to_comfyui(self, patcher: Any) -> bool:
+        """Load a patcher as if we were not there; return whether it could be done now."""
+        if patcher is None:
+            return False
+        patcher.detach()
+        strip(patcher)
+        lane = lane_to(self._device)
+        lane.finish(lane.mark())  # what has failed may still be copying
+        packed_weights(patcher.model).forget(())
+        room = mm.get_free_memory(self._device) - mm.minimum_inference_memory()
+        if not self._runs_alone and room < 1.1 * patcher.model_size():
+            return False  # that would evict what is used beside it now
+        mm.load_models_gpu([patcher])
+        return True
 
     def _account(self, patcher: Any, streamer: Streamer) -> None:
         resident = max(0, (self._budget or 0) - streamer.footprint)

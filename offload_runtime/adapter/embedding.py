@@ -11,6 +11,7 @@ copy all of it on the host when the ids are there. Without those addresses it is
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import weakref
@@ -37,15 +38,13 @@ class HostEmbeddings:
     def __init__(self, model: nn.Module, device: torch.device, *, paged: bool = False) -> None:
         self._device = device
         self._paged = paged
-        self._owners = [m for m in model.modules() if callable(getattr(type(m), _METHOD, None))]
+        self._owners = list(_tables_of(model))
 
     def tables(self) -> list[nn.Module]:
         """Return the tables that are looked up on the host, themselves."""
         if self._paged:
             return []
-        answers = dict.fromkeys(getattr(type(owner), _METHOD)(owner) for owner in self._owners)
-        # What a vision tower answers with is a convolution.
-        tables = [answer for answer in answers if isinstance(answer, nn.Embedding)]
+        tables = dict.fromkeys(getattr(type(owner), _METHOD)(owner) for owner in self._owners)
         return [table for table in tables if not hasattr(table, "_v") or _stays_on_host(table)]
 
     def install(self) -> None:
@@ -135,6 +134,23 @@ def _stays_on_host(table: nn.Embedding) -> bool:
     weight = table.weight
     plain = type(weight) is nn.Parameter and weight.dtype in _PLAIN and weight.device.type == "cpu"
     return plain or not hasattr(table, "_v")
+
+
+def input_tables(model: nn.Module) -> list[nn.Embedding]:
+    """Return the token embedding tables of a model's text models."""
+    return list(_tables_of(model).values())
+
+
+def _tables_of(model: nn.Module) -> dict[nn.Module, nn.Embedding]:
+    """Return text model → its table. A class may inherit the method and have none; a vision tower has a convolution."""
+    found = {}
+    for module in model.modules():
+        method = getattr(type(module), _METHOD, None)
+        with contextlib.suppress(NotImplementedError):
+            table = method(module) if method is not None else None
+            if isinstance(table, nn.Embedding):
+                found[module] = table
+    return found
 
 
 def _without_pages(embedding: nn.Embedding) -> nn.Embedding:

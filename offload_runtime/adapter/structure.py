@@ -11,47 +11,68 @@ from collections.abc import Iterator, Sequence
 
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
-from torch.nn.utils.parametrize import is_parametrized
 
 from ..engine import Layer, Stack
-from ..engine.stacks import stack_layers
+from ..engine.stacks import stack_layers, why_left
+from .guard import why_it_failed
+from .loose import why_only_whole
 
 _WALKED_BY_A_FUNCTION = frozenset({"TimestepEmbedSequential"})
 """Containers that have a `forward` nobody calls: their children are called one by one instead."""
 
 
-def find_stacks(model: nn.Module) -> tuple[Stack, ...]:
+def find_stacks(model: nn.Module, *, paged: bool = False) -> tuple[Stack, ...]:
     """Return the stacks of a model in registration order; empty when it is better left alone.
 
     A stack has at least two layers with weights, and not only single operations: two `Linear` in a row are an
     MLP, which is too small to be worth moving on its own. What lies beside the stacks is ComfyUI's to bring to
-    the device, operation by operation; an operation that it cannot bring is a stack of its own.
+    the device, operation by operation; an operation that it cannot bring is a stack of its own. A layer with a
+    weight that cannot be taken apart is ComfyUI's, whole.
+
+    Args:
+        model: the model.
+        paged: whether ComfyUI pages its weights in, so that nobody has to take anything apart.
     """
-    stacks = _repeated(model)
-    if not stacks or _why_unsafe(model, stacks):
+    if paged:
+        return _repeated(model)
+    stacks = _takeable(_repeated(model))
+    if not stacks:
         return ()
-    return stacks + tuple(_beyond_comfyui(model, stacks))
+    stacks += tuple(_beyond_comfyui(model, stacks))
+    return () if _why_only_whole(model, stacks) else stacks
 
 
 def why_left_alone(model: nn.Module) -> str | None:
     """Return why a model has no stacks, as the end of a sentence, or None when it has."""
-    stacks = _repeated(model)
-    return _why_unsafe(model, stacks) if stacks else "no repeated layers were found in it"
+    repeated = _repeated(model)
+    if not repeated:
+        return "no repeated layers were found in it"
+    stacks = _takeable(repeated)
+    if not stacks:
+        return f"{why_left(next(stack_layers(repeated)))}, and so it is with all its layers"
+    stacks += tuple(_beyond_comfyui(model, stacks))
+    return _why_only_whole(model, stacks)
+
+
+def layers_left(model: nn.Module) -> list[Layer]:
+    """Return the layers that are ComfyUI's because one of their weights cannot be taken apart."""
+    return [layer for layer in stack_layers(_repeated(model)) if why_left(layer) is not None]
 
 
 def _repeated(model: nn.Module) -> tuple[Stack, ...]:
     return tuple(stack for name, child in model.named_children() for stack in _stacks_below(name, child))
 
 
-def _why_unsafe(model: nn.Module, stacks: Sequence[Stack]) -> str | None:
-    for name, module in model.named_modules():
-        if is_parametrized(module):
-            return f"`{name}` computes its weights out of others, which ComfyUI only loads as a whole"
-    for layer in stack_layers(stacks):
-        for name, module in layer.module.named_modules(prefix=layer.name):
-            if _is_torchs_own(module) and any(True for _ in module.buffers(recurse=False)):
-                return f"`{name}` keeps statistics beside its weights, which only move with the whole model"
-    return None
+def _why_only_whole(model: nn.Module, stacks: Sequence[Stack]) -> str | None:
+    return why_it_failed(model) or why_only_whole(model, list(stack_layers(stacks)))
+
+
+def _takeable(stacks: Sequence[Stack]) -> tuple[Stack, ...]:
+    kept = (
+        Stack(stack.name, tuple(layer for layer in stack.layers if why_left(layer) is None))
+        for stack in stacks
+    )
+    return tuple(stack for stack in kept if stack.layers)
 
 
 def _beyond_comfyui(model: nn.Module, stacks: Sequence[Stack]) -> Iterator[Stack]:
@@ -59,7 +80,7 @@ def _beyond_comfyui(model: nn.Module, stacks: Sequence[Stack]) -> Iterator[Stack
 
     ComfyUI's partial loading casts the weights of its own operations, one by one, but looks at leaf modules
     only; other modules cast their parameters themselves. torch's own do not, except for tables, which are
-    looked up on the host.
+    looked up on the host, or stay with what is loose.
     """
     done = {module for layer in stack_layers(stacks) for module in layer.module.modules()}
     for name, module in model.named_modules():
@@ -67,10 +88,12 @@ def _beyond_comfyui(model: nn.Module, stacks: Sequence[Stack]) -> Iterator[Stack
             continue
         has_parts = any(True for child in module.children() for _ in child.parameters())
         if (hasattr(module, "comfy_cast_weights") and has_parts) or (
-            _is_torchs_own(module) and not isinstance(module, nn.Embedding)
+            _is_torchs_own(module) and not (isinstance(module, nn.Embedding) or _is_container(module))
         ):
             done.update(module.modules())
-            yield Stack(name, (Layer(name, module),))
+            layer = Layer(name, module)
+            if why_left(layer) is None:
+                yield Stack(name, (layer,))
 
 
 def _is_torchs_own(module: nn.Module) -> bool:

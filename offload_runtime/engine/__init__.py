@@ -2,6 +2,7 @@
 
 from .lane import Lane
 from .ledger import Ledger
+from .loose import LooseTensors
 from .mapped import MappedWeights, mapped_weights
 from .packed import PackedWeights
 from .stacks import Layer, Stack, is_compiled, parameter_bytes, tensor_bytes
@@ -16,6 +17,7 @@ __all__ = [
     "Lane",
     "Layer",
     "Ledger",
+    "LooseTensors",
     "MappedTier",
     "MappedWeights",
     "MemoryTier",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+import torch
+
 
 @dataclass
 class Ledger:
@@ -13,12 +15,14 @@ class Ledger:
     Attributes:
         moved: host tier → bytes copied from it into slots.
         layer_runs: layer calls that ran under the engine.
+        elsewhere: the device on which the last layer ran, if it was not the one that weights are brought to.
         slot_bytes: bytes that the component's slots take now.
         slot_peak: the most they have taken.
     """
 
     moved: Counter[str] = field(default_factory=Counter)
     layer_runs: int = 0
+    elsewhere: torch.device | None = None
     slot_bytes: int = 0
     slot_peak: int = 0
 

@@ -67,6 +67,11 @@ class Slots:
         """The size of the buffer in bytes."""
         return self._buffer.numel()
 
+    @property
+    def version(self) -> int:
+        """A number that grows whenever something is written to the buffer or to a view of it."""
+        return self._buffer._version
+
     def region(self, start: int, size: int) -> torch.Tensor:
         """Return the bytes of a region, for one flat copy."""
         return self._buffer[start : start + size]

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from .slots import why_unmovable
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -61,6 +63,15 @@ def stack_layers(stacks: Iterable[Stack]) -> Iterator[Layer]:
     """Yield the layers of several stacks in order."""
     for stack in stacks:
         yield from stack.layers
+
+
+def why_left(layer: Layer) -> str | None:
+    """Return why a layer cannot be streamed, or None when it can: one weight that stays behind leaves all of it."""
+    for name, parameter in layer.module.named_parameters():
+        why = why_unmovable(parameter) if parameter.device.type == "cpu" else None
+        if why is not None:
+            return f"`{layer.name}.{name}` cannot be taken apart ({why})"
+    return None
 
 
 def is_compiled(layer: Layer) -> bool:

@@ -28,7 +28,7 @@ from .occupant import Exchange, Occupant, count_writes, masters_of
 from .prediction import Prediction
 from .schedule import Fetch, Region, largest_neighbours
 from .slots import Slots, layout_of, packed_bytes, why_unmovable
-from .stacks import Layer, Stack, is_compiled, stack_layers
+from .stacks import Layer, Stack, is_compiled, stack_layers, why_left
 from .tiers import HostTier
 from .trace import Trace
 from .units import Units, enough_room
@@ -75,6 +75,7 @@ class Streamer:
             self._budget = room
         # Where the weights are looked up when a unit runs: walking its modules every time would cost more.
         self._units = Units(self._layers, room)
+        self.on_elsewhere: Callable[[torch.device], None] = lambda device: None
         self._numbers = {name: index for index, name in enumerate(self._units.names)}
         self._trace = trace if trace is not None else Trace()
         self._prediction = Prediction(self._units.groups)
@@ -84,6 +85,7 @@ class Streamer:
         self._areas = Areas([], 0)
         self._running: dict[int, Occupant] = {}  # units that run out of slots, the outermost first
         self._torn = False  # whether an interrupt has left the plan half done
+        self._left: set[int] = set()  # units of layers that are ComfyUI's, whole
         self._idle: set[int] = set()  # units that had nothing to copy when weights were last moved
         self._held: dict[int, Occupant] = {}
         self._leaving: list[tuple[Region, Event]] = []  # memory that was given up, and when it is free
@@ -102,7 +104,7 @@ class Streamer:
     @property
     def layers(self) -> tuple[Layer, ...]:
         """The layers that this streamer runs."""
-        return self._layers
+        return tuple(layer for index, layer in enumerate(self._layers) if index not in self._left)
 
     @property
     def is_installed(self) -> bool:
@@ -120,6 +122,7 @@ class Streamer:
         with _planning:
             self._installed, self._volatile = True, volatile
             self._tier.begin_use()
+            self._find_left()
             self._trace.begin_use()
             self._prediction = Prediction(self._units.groups, self._last_use())
             self._forget_slots()
@@ -130,6 +133,7 @@ class Streamer:
         """Hear that weights have been moved to the device or back: wrap what is to be copied now, and only that."""
         with _planning:
             if self.is_installed:
+                self._find_left()
                 self._wrap()
 
     def uninstall(self) -> None:
@@ -210,8 +214,11 @@ class Streamer:
 
     def _run(self, index: int, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         nested = index in self._running
+        elsewhere = self._where_else(args, kwargs)
         with _planning:
-            occupant = self._enter(index)
+            occupant = self._enter(index, elsewhere)
+        if elsewhere is not None:  # whoever called it computes there: with the masters, as without us
+            self.on_elsewhere(elsewhere)
         if occupant is None:
             return forward(*args, **kwargs)
         if nested:  # it calls itself
@@ -224,12 +231,16 @@ class Streamer:
         finally:
             self._leave(index)
 
-    def _enter(self, index: int) -> Occupant | None:
+    def _enter(self, index: int, elsewhere: torch.device | None = None) -> Occupant | None:
         """Bring a unit that runs now, and start to copy what follows. Returns None when it has nothing to copy."""
         self._torn = True
         self._trace.record(self._units.names[index])
+        self._ledger.elsewhere = elsewhere
         if index < self._units.layers:
             self._ledger.layer_runs += 1
+        if elsewhere is not None:
+            self._torn = False
+            return None
         position = self._prediction.follow(index)
         if self._slots is not None:
             self._areas.follow(self._prediction.expected)
@@ -402,10 +413,29 @@ class Streamer:
             elif wrapper_of(unit.module) is not None:
                 unwrap(unit.module)
 
+    def _where_else(self, args: Any, kwargs: Any) -> torch.device | None:
+        """Return the device of a layer's inputs, or None when one of them is where the weights are brought."""
+        elsewhere = None
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, torch.Tensor):
+                if value.device == self._lane.device:
+                    return None
+                if value.is_floating_point() and value.dim():
+                    elsewhere = value.device
+        return elsewhere
+
+    def _find_left(self) -> None:
+        """Note which layers cannot be taken apart: of such a one, nothing is copied."""
+        left = [layer for layer in self._layers if why_left(layer) is not None]
+        modules = {id(module) for layer in left for module in (layer.module, *layer.parts)}
+        self._left = {i for i, unit in enumerate(self._units.all) if id(unit.module) in modules}
+
     def _is_to_copy(self, parameter: nn.Parameter) -> bool:
         return self._tier.holds(parameter) and why_unmovable(parameter) is None
 
     def _exchanges(self, index: int) -> Sequence[Exchange]:
+        if index in self._left:
+            return []
         if index in self._running:  # its masters are not in the module now
             return self._running[index].exchanges
         return [

@@ -89,10 +89,12 @@ def _no_smart_memory(placement: Placement, component: ComponentFacts, machine: M
 def _no_layers(placement: Placement, component: ComponentFacts, machine: MachineFacts) -> Bound | None:
     if component.layers or placement is not Placement.LAYERWISE:
         return None
-    return Bound(Placement.AUTO, "no repeated layers were found in it, so it is left to ComfyUI")
+    return Bound(Placement.AUTO, f"{component.why_no_layers}, so it is left to ComfyUI")
 
 
-def _moving_is_in_vain(placement: Placement, component: ComponentFacts, machine: MachineFacts) -> Bound | None:
+def _moving_is_in_vain(
+    placement: Placement, component: ComponentFacts, machine: MachineFacts
+) -> Bound | None:
     if not _on_device(component, machine) or placement not in (Placement.LAYERWISE, Placement.OFFLOAD):
         return None
     if machine.shared_memory:

@@ -57,9 +57,10 @@ class ComponentFacts:
         name: its component name (`text_encoder`, `text_encoder_2`, …).
         model: the class of the model, for people.
         bytes: the size of all its weights.
-        layers: how many repeated layers were found; 0 means that it cannot be streamed.
+        layers: how many repeated layers can be streamed.
         layer_bytes: how many of the bytes are inside those layers.
         slot_bytes: the device memory that streaming them takes at a time; 0 for two layers of average size.
+        why_no_layers: why none can be streamed, when none can.
         on_cpu: whether ComfyUI computes it on the CPU, by its own choice or a command-line flag.
         passes: how often its layers ran per use, as the last trace showed; None before the first use.
         activation_bytes: device memory that it computes in, beside its weights; 0 for "not known".
@@ -76,6 +77,7 @@ class ComponentFacts:
     layers: int
     layer_bytes: int
     slot_bytes: int = 0
+    why_no_layers: str = "no repeated layers were found in it"
     on_cpu: bool = False
     passes: int | None = None
     activation_bytes: int = 0

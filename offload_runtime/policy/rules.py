@@ -211,7 +211,7 @@ def _encoder_may_stay(component: ComponentFacts, now: Situation) -> Verdict | No
 
 
 def _left_alone(component: ComponentFacts, now: Situation) -> Verdict | None:
-    why = "no repeated layers were found in it" if not component.layers else "nothing can give way for it"
+    why = component.why_no_layers if not component.layers else "nothing can give way for it"
     return Verdict(Placement.AUTO, f"{why}, so it is left to ComfyUI")
 
 
