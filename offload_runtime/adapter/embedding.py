@@ -120,9 +120,6 @@ class _OnHost(nn.Module):
         # Where core has not placed the table it does not cast it, and leaves out the wish for another dtype.
         return rows.to(self._device, kwargs.get("out_dtype"))
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return self._embedding.__reduce_ex__(protocol)
-
 
 def _stays_on_host(table: nn.Embedding) -> bool:
     """Tell whether rows can be looked up on the host just as well as where ComfyUI would cast the table: at its input.
