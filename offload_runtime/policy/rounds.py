@@ -16,8 +16,8 @@ from .users import PromptNodes
 PAGEABLE = 2
 """A copy from or to ordinary memory takes as long as this many from pinned memory."""
 
-PACKING = 2
-"""So does a copy within memory."""
+PACKING = 3
+"""So does a copy within memory, into a block that is pinned for it."""
 
 
 class Cost(NamedTuple):

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
 from . import Accelerator
 from .comfyui import ComfyUI
@@ -17,6 +18,9 @@ from .crosscheck.standins import Geometry, StandIn
 from .prompt_change import GB, Workflow
 
 LOADER, SAMPLER = "1", "2"
+
+ALIKE = 3
+"""From this step on, steps take the same time: the others are not simulated."""
 
 Texts = Sequence["str | tuple[str, ...]"]
 """What each encode node is given; one that is given several texts encodes all of them."""
@@ -73,10 +77,12 @@ class Images(Workflow):
                     self._encode(node, 1 if isinstance(text, str) else len(text))
             with self._node(SAMPLER):
                 self.load()
-                for _ in range(steps):
+                for _ in range(min(steps, ALIKE) - 1):
+                    self.step()
+                with self.comfy.sim.measure() as last:
                     self.step()
                 self.end_node()
-        return float(m.ms)
+        return float(m.ms + max(0, steps - ALIKE) * last.ms)
 
     def _encode(self, node: str, times: int) -> None:
         with self._node(node):
@@ -114,11 +120,25 @@ def _executing(prompt_id: str, texts: dict[str, Any]) -> None:
     importlib.import_module("comfy_execution.progress").reset_progress_state(prompt_id, graph)
 
 
+class Pair(nn.Module):
+    """A layer of two maps, 0.4 GB together: few operations, so that many workloads can be run."""
+
+    def __init__(self, ops: Any) -> None:
+        super().__init__()
+        self.up, self.down = (ops.Linear(*size, bias=False) for size in ((4096, 24576), (24576, 4096)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.down(self.up(x))
+        return y
+
+
 def encoder(comfy: ComfyUI, layers: int) -> StandIn:
-    """An encoder of wide layers, 0.4 GB each, beside a token table of 0.26 GB."""
-    geometry = Geometry(4096, 64, 11000, layers, 256, table=32128, gated=True, bias=False)
+    """An encoder of pairs beside a token table of 0.26 GB."""
+    ops = comfy.ops.manual_cast
     with comfy.dynamic_off(), torch.device("meta"):
-        model = StandIn(geometry, comfy.ops.manual_cast).to(geometry.dtype)
+        model = StandIn(Geometry(4096, 64, 1, 0, 256, table=32128, bias=False), ops)
+        model.blocks = nn.ModuleList(Pair(ops) for _ in range(layers))
+        model = model.to(model.geometry.dtype)
     return model.to_empty(device="cpu").eval().requires_grad_(False)
 
 
@@ -150,6 +170,6 @@ def random_work(seed: int) -> Work:
         gigabytes=dice.choice((4, 6, 8, 10, 12, 14, 16, 20, 24)),
         card=dice.choice((8, 10, 12, 16, 20, 24, 32)),
         steps=dice.randint(1, 30),
-        encodes=dice.randint(1, 16),
+        encodes=dice.choice((1, 1, 1, 2, 2, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16)),
         dynamic=dice.random() < 0.5,
     )
