@@ -92,7 +92,9 @@ def _no_layers(placement: Placement, component: ComponentFacts, machine: Machine
     return Bound(Placement.AUTO, "no repeated layers were found in it, so it is left to ComfyUI")
 
 
-def _moving_is_in_vain(placement: Placement, component: ComponentFacts, machine: MachineFacts) -> Bound | None:
+def _moving_is_in_vain(
+    placement: Placement, component: ComponentFacts, machine: MachineFacts
+) -> Bound | None:
     if not _on_device(component, machine) or placement not in (Placement.LAYERWISE, Placement.OFFLOAD):
         return None
     if machine.shared_memory:
