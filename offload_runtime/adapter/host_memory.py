@@ -47,10 +47,10 @@ def _groups(root: Path) -> Iterator[tuple[int, int]]:
             top = root / "sys/fs/cgroup"
             if (top / "unified").is_dir():  # beside version 1
                 top /= "unified"
-            limits, used, cache = ("memory.max", "memory.high"), "memory.current", ""
+            limits, used, cache = ["memory.max", "memory.high"], "memory.current", ""
         elif "memory" in controllers.split(","):
             top = root / "sys/fs/cgroup/memory"
-            limits, used, cache = ("memory.limit_in_bytes",), "memory.usage_in_bytes", "total_"
+            limits, used, cache = ["memory.limit_in_bytes"], "memory.usage_in_bytes", "total_"
         else:
             continue
         # Inside a container the path is that of the host, and the container's own group is at the top.

@@ -74,7 +74,8 @@ class Staying:
         sizes = [sum(entry[1] for entry in entries) for entries in layers]
         room = max(0.0, self._room - self.bytes)
         share = min(1.0, room / max(1, sum(sizes)))
-        due, others = 0.0, []
+        due = 0.0
+        others: list[Listed] = []
         for entries, size in zip(layers, sizes, strict=True):
             due += share * size
             if due >= size / 2 and self._keep(entries):

@@ -41,6 +41,10 @@ def described_machine(
     total, memory = parse_size(vram, "--vram"), parse_size(ram, "--ram")
     accelerator = total > 0 and "--cpu" not in flags
     kept = parse_size(reserve, "--reserve") if reserve is not None else _reserve(flags)
+    headroom = _gigabytes("--vram-headroom", flags)  # only versions with dynamic VRAM have it
+    dynamic = headroom is not None and "--disable-dynamic-vram" not in flags
+    if dynamic:
+        kept += headroom or 0
     return MachineFacts(
         device="cuda:0" if accelerator else "cpu",
         accelerator=accelerator,
@@ -50,6 +54,7 @@ def described_machine(
         ram_available=memory,
         inference_reserve=min(kept, total),
         accelerators=accelerators if accelerator else 0,
+        dynamic_vram=accelerator and dynamic,
         flags=tuple(flags),
     )
 
@@ -107,10 +112,14 @@ def _described(component: str, amount: str, machine: MachineFacts) -> ComponentF
 
 
 def _reserve(flags: Sequence[str]) -> int:
-    typed = next((flag.partition(" ")[2] for flag in flags if flag.startswith("--reserve-vram ")), None)
-    if typed is None:
-        return COMPUTE_RESERVE + OTHERS_RESERVE
-    return COMPUTE_RESERVE + parse_size(f"{typed}GB", "--reserve-vram")
+    typed = _gigabytes("--reserve-vram", flags)
+    return COMPUTE_RESERVE + (OTHERS_RESERVE if typed is None else typed)
+
+
+def _gigabytes(name: str, flags: Sequence[str]) -> int | None:
+    """Return the bytes of a flag that is typed in GB, or None when it is not there."""
+    typed = next((flag.partition(" ")[2] for flag in flags if flag.startswith(f"{name} ")), None)
+    return None if typed is None else parse_size(f"{typed}GB", name)
 
 
 def _header(plan: Plan, machine: MachineFacts) -> str:

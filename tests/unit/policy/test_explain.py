@@ -68,6 +68,13 @@ def test_a_policy_file_and_flags(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert f"video_vae is not in this workflow, so placement resident from {file} had nothing to do." in out
 
 
+def test_headroom_is_taken_off_the_card(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "--vram", "24GB", "--flags", "--vram-headroom 8")
+    assert "14.80 GB (the card's 24.00 GB less 9.20 GB for activations and --vram-headroom 8)" in out
+    _, out, _ = run(capsys, "--vram", "24GB", "--flags", "--vram-headroom 8 --disable-dynamic-vram")
+    assert "22.80 GB (the card's 24.00 GB less 1.20 GB for activations)" in out
+
+
 @pytest.mark.parametrize("words", [("--vram", "0B"), ("--flags=--cpu",)])
 def test_a_machine_without_an_accelerator(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, *words)
