@@ -68,7 +68,11 @@ def peaks(facts: MachineFacts) -> dict[str, int]:
 
 def _peak_resident() -> int:
     if sys.platform == "linux":  # VmHWM can be reset, ru_maxrss cannot
-        match = re.search(r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+        try:
+            status = Path("/proc/self/status").read_text()
+        except OSError:  # a container may hide it
+            return 0
+        match = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
         return int(match[1]) * 1024 if match else 0
     return int(getattr(psutil.Process().memory_info(), "peak_wset", 0))
 

@@ -131,6 +131,9 @@ class PoisonedHost:
         self._true: dict[int, tuple[nn.Parameter, torch.Tensor]] = {}
         self._poisoned = False
 
+    def begin_use(self) -> None:
+        """Nothing to do."""
+
     def holds(self, tensor: torch.Tensor) -> bool:
         """All of it, but not what lies in a slot."""
         return not self._poisoned or id(tensor) in self._true

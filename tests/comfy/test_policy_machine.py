@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -68,6 +69,20 @@ def test_headroom_is_taken_off_where_dynamic_vram_keeps_it(
     assert ("for activations and --vram-headroom 8" in plan.room) == dynamic
     manager = "ComfyUI's dynamic VRAM" if dynamic else "ComfyUI's legacy memory manager"
     assert manager in hardware.machine_line(facts)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is read from /proc")
+def test_a_report_leaves_out_a_peak_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts, read = hardware.machine_facts(), Path.read_text
+    assert hardware.peaks(facts)["process memory"] > 0
+
+    def without_status(path: Path, *args: Any, **options: Any) -> str:
+        if path == Path("/proc/self/status"):
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+        return read(path, *args, **options)
+
+    monkeypatch.setattr(Path, "read_text", without_status)
+    assert hardware.peaks(facts) == {}
 
 
 def test_facts_without_an_accelerator() -> None:

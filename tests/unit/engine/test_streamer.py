@@ -24,6 +24,9 @@ class EverythingTier:
     def __init__(self) -> None:
         self.expected: list[int] = []
 
+    def begin_use(self) -> None:
+        """Nothing to do."""
+
     def holds(self, tensor: torch.Tensor) -> bool:
         return True
 
