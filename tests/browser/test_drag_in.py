@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -124,7 +125,7 @@ def test_a_file_on_the_panel_of_a_policy_node_fills_it_too(comfy: ComfyPage) -> 
     assert comfy.widgets(node_id)["vae"] == "cpu"
 
 
-def test_a_second_file_fills_the_overrides_that_are_there_and_names_those_that_stay(comfy: ComfyPage) -> None:
+def test_a_second_file_fills_the_overrides_that_are_there(comfy: ComfyPage) -> None:
     dropped(comfy, SMALL_CARD)
     title = comfy.title_of(comfy.node_id(POLICY))
     dropped(comfy, "components: {text_encoder: {host: staged}, all: {vram_budget: 2GB}}", title)
@@ -133,9 +134,65 @@ def test_a_second_file_fills_the_overrides_that_are_there_and_names_those_that_s
         {"component": "all", "vram_budget": "2GB"},
         {"component": "text_encoder", "host": "staged"},
     ]
-    dropped(comfy, "mode: memory", title)
-    assert chain(comfy)[0] == {"mode": "memory"}
-    expect(toast(comfy)).to_contain_text("Set Placement for text_encoder")
+
+
+BEFORE = """
+components: {text_encoder: {vram_budget: 1GB}, text_encoder_2: cpu, vae: {vram_budget: 2GB}}
+"""
+AFTER = "components: {dit: {vram_budget: 3GB}, text_encoder_2: layerwise}"
+
+
+@pytest.fixture
+def question(comfy: ComfyPage) -> Any:
+    """What the page asks after a file for a chain with overrides that the file does not have."""
+    ids = comfy.build({POLICY: {}, LOADER: {}}, [f"{POLICY}.policy -> {LOADER}.policy"])
+    dropped(comfy, BEFORE, comfy.title_of(ids[POLICY]))
+    dropped(comfy, AFTER, comfy.title_of(ids[POLICY]))
+    return comfy.page.get_by_role("dialog")
+
+
+def test_overrides_that_a_second_file_does_not_have_are_removed_on_request(
+    comfy: ComfyPage, question: Any
+) -> None:
+    for component in ("text_encoder", "vae"):
+        expect(question).to_contain_text(f"Set Placement for {component}, node ")
+    steps = undo_steps(comfy)
+    comfy.screenshot("second-file-question")
+    question.get_by_role("button", name="Delete").click()
+    expect(question).to_have_count(0)
+    asked = [
+        {},
+        {"component": "dit", "vram_budget": "3GB"},
+        {"component": "text_encoder_2", "placement": "layerwise"},
+    ]
+    assert chain(comfy) == asked
+    prompt = comfy.prompt()
+    (loader,) = (node for node in prompt.values() if node["class_type"] == LOADER)
+    assert prompt[loader["inputs"]["policy"][0]]["inputs"]["component"] == "text_encoder_2"
+    assert undo_steps(comfy) == steps + 1
+    undo(comfy)
+    assert len(chain(comfy)) == 5
+
+
+def test_overrides_that_a_second_file_does_not_have_stay_without_it(comfy: ComfyPage, question: Any) -> None:
+    question.get_by_role("button", name="Cancel").click()
+    expect(toast(comfy).last).to_contain_text("Set Placement for text_encoder, node ")
+    assert [override["component"] for override in chain(comfy)[1:]] == [
+        "dit",
+        "text_encoder",
+        "vae",
+        "text_encoder_2",
+    ]
+
+
+def test_nodes_that_a_file_adds_cover_none_that_was_there(comfy: ComfyPage, question: Any) -> None:
+    question.get_by_role("button", name="Cancel").click()
+    comfy.fit()
+    boxes = comfy.boxes()
+    assert len(boxes) == 6
+    ours = comfy.node_ids(OVERRIDE)
+    pairs = itertools.combinations(boxes, 2)
+    assert [pair for pair in pairs if set(pair) & set(ours) and boxes[pair[0]].covers(boxes[pair[1]])] == []
 
 
 def test_a_bypassed_override_stays_as_it_is(comfy: ComfyPage) -> None:
@@ -151,6 +208,7 @@ def test_an_undo_and_another_file_still_reach_the_node_that_is_shown(comfy: Comf
     dropped(comfy, SMALL_CARD)
     node_id = comfy.node_id(POLICY)
     dropped(comfy, "components: {vae: cpu}", comfy.title_of(node_id))
+    comfy.page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
     undo(comfy)
     comfy.center_on(node_id)
     comfy.page.get_by_role("button", name="Reset vae to auto").click()
@@ -235,12 +293,60 @@ BOX = """id => {
 }"""
 
 
-def test_other_files_are_left_to_comfyui(comfy: ComfyPage, example: dict[str, Any]) -> None:
+RENAMED = [
+    "policy.offload (1).yaml",
+    "policy.offload copy.yml",
+    "policy.offload(2).json",
+    "policy.offload - 副本.yaml",
+]
+
+
+@pytest.mark.parametrize("name", RENAMED)
+def test_a_file_that_the_browser_or_the_system_has_renamed_is_still_ours(comfy: ComfyPage, name: str) -> None:
+    dropped(comfy, '{"mode": "speed"}', name=name)
+    assert chain(comfy) == [{"mode": "speed"}]
+
+
+@pytest.mark.parametrize("name", ["policy.yaml", "policy (1).yml", "policy.json"])
+def test_on_the_node_itself_a_policy_needs_no_name(comfy: ComfyPage, name: str) -> None:
+    node_id = comfy.add(POLICY)
+    dropped(comfy, '{"mode": "speed"}', comfy.title_of(node_id), name)
+    assert chain(comfy) == [{"mode": "speed"}]
+    assert comfy.node_id(POLICY) == node_id
+
+
+def test_of_several_files_on_a_node_the_first_counts_and_that_is_said(comfy: ComfyPage) -> None:
+    node_id = comfy.add(POLICY)
+    files = {"one.yaml": "mode: speed", "two.offload.yaml": "mode: memory", "three.json": "{}"}
+    comfy.drop(files, comfy.title_of(node_id))
+    expect(toast(comfy)).to_contain_text("two.offload.yaml, three.json")
+    assert chain(comfy) == [{"mode": "speed"}]
+
+
+def test_other_files_on_the_canvas_are_left_to_comfyui(comfy: ComfyPage) -> None:
     comfy.drop({"other.yaml": "mode: auto"}, EMPTY)
     expect(toast(comfy)).to_contain_text("other.yaml")
     assert comfy.workflow()["nodes"] == []
+
+
+@pytest.mark.parametrize("kind", ["workflow", "prompt"])
+def test_a_workflow_that_is_dropped_on_the_node_is_opened(comfy: ComfyPage, kind: str) -> None:
+    comfy.build({"EmptySD3LatentImage": {}, "SaveImage": {}}, [])
+    sent = comfy.workflow() if kind == "workflow" else comfy.prompt()
+    comfy.reset()
     node_id = comfy.add(POLICY)
-    comfy.drop({"workflow.json": json.dumps(example)}, comfy.title_of(node_id))
-    comfy.page.wait_for_function(
-        "count => app.canvas.graph.nodes.length === count", arg=len(example["nodes"])
-    )
+    comfy.drop({"workflow.json": json.dumps(sent)}, comfy.title_of(node_id))
+    comfy.page.wait_for_function("app.canvas.graph.nodes.length === 2")
+    assert comfy.node_ids(POLICY) == []
+
+
+def test_a_policy_is_saved_under_the_name_of_the_workflow(comfy: ComfyPage) -> None:
+    comfy.build({POLICY: {}}, [])
+    sent = comfy.workflow()
+    comfy.reset()
+    comfy.drop({"my flux.json": json.dumps(sent)}, EMPTY)
+    comfy.page.wait_for_function("app.canvas.graph.nodes.length === 1")
+    comfy.center_on(comfy.node_id(POLICY))
+    with comfy.page.expect_download() as download:
+        comfy.page.get_by_role("button", name="Save policy file…").click()
+    assert download.value.suggested_filename == "my flux.offload.yaml"

@@ -14,6 +14,8 @@ export const OVERRIDE = "LayerwiseOffload_SetPlacement";
 const LOAD = "LayerwiseOffload_LoadPolicy";
 const SKIPPED = [2, 4]; // muted, bypassed
 const GAP = 50;
+const TITLE = 30;
+const TALLER = 160; // Nodes 2.0 draws a node that much taller than it is when it is made
 
 /**
  * Change the graph so that one undo takes it all back.
@@ -103,6 +105,32 @@ export function fillChain(policy, plan) {
 }
 
 /**
+ * Take overrides out of the graph, and close the gaps.
+ * @param {any[]} overrides of one chain
+ */
+export function removeOverrides(overrides) {
+  edit(() => {
+    for (const node of overrides) {
+      const { graph } = node;
+      const base = linkOf(graph, node.inputs.find((/** @type {any} */ input) => input.name === "base").link);
+      const before = graph.getNodeById(base.origin_id);
+      const followers = followersOf(node);
+      graph.remove(node);
+      connectAll(before, followers);
+    }
+  });
+}
+
+/**
+ * Return where a chain may stand below another one.
+ * @param {any[]} nodes the other one's
+ * @returns {number} in canvas units
+ */
+export function below(nodes) {
+  return Math.max(...nodes.map((node) => boxOf(node).bottom)) + GAP + TITLE;
+}
+
+/**
  * Read the chain that a policy node stands in, from its first base to its last override.
  * @param {any} policy
  * @returns {Chain}
@@ -141,11 +169,20 @@ function addNode(graph, type, pos) {
   return node;
 }
 
-/** Return the next place down from a position where no node's title is covered. @param {any} graph @param {number[]} pos */
-function freePlace(graph, [x, y]) {
-  const taken = (/** @type {any} */ node) => Math.abs(node.pos[0] - x) < 2 * GAP && Math.abs(node.pos[1] - y) < GAP;
-  while (graph.nodes.some(taken)) y += GAP;
-  return /** @type {[number, number]} */ ([x, y]);
+/** Move a node down until it covers no other. @param {any} node */
+function makeRoom(node) {
+  const others = node.graph.nodes.filter((/** @type {any} */ other) => other !== node).map(boxOf);
+  const covered = () => {
+    const { left, top, right, bottom } = boxOf(node);
+    return others.find((/** @type {any} */ box) => left < box.right && box.left < right && top < box.bottom && box.top < bottom);
+  };
+  for (let box = covered(); box; box = covered()) node.pos = [node.pos[0], box.bottom + GAP + TITLE];
+}
+
+/** What a node covers, with its title. @param {any} node */
+function boxOf({ pos: [left, y], size: [width, height] }) {
+  const taller = liteGraph().vueNodesMode ? TALLER : 0;
+  return { left, top: y - TITLE, right: left + width, bottom: y + height + taller };
 }
 
 /** Set what is given, and everything else to auto. @param {any} node @param {Record<string, string>} values */
@@ -155,17 +192,27 @@ function fillNode(node, values) {
 
 /** Put an override behind a node, and in front of all that follows. @param {any} before @param {any} values */
 function insertOverride(before, values) {
-  const { graph } = before;
-  const followers = (before.outputs[0].links ?? []).map((/** @type {any} */ id) => linkOf(graph, id)).filter(Boolean);
-  const node = addNode(graph, OVERRIDE, freePlace(graph, [before.pos[0] + before.size[0] + GAP, before.pos[1]]));
+  const followers = followersOf(before);
+  const node = addNode(before.graph, OVERRIDE, [before.pos[0] + before.size[0] + GAP, before.pos[1]]);
+  makeRoom(node);
   fillNode(node, values);
-  for (const { target_id, target_slot } of followers) {
-    const target = graph.getNodeById(target_id);
-    if (target) node.connect(0, target, target_slot);
-    else graph.outputNode?.slots[target_slot]?.connect(node.outputs[0], node);
-  }
+  connectAll(node, followers);
   before.connect(0, node, "base");
   return node;
+}
+
+/** The inputs that a policy goes to. @param {any} node @returns {{target_id: any, target_slot: number}[]} */
+function followersOf({ graph, outputs }) {
+  return (outputs[0].links ?? []).map((/** @type {any} */ id) => ({ ...linkOf(graph, id) }));
+}
+
+/** @param {any} node @param {{target_id: any, target_slot: number}[]} followers */
+function connectAll(node, followers) {
+  for (const { target_id, target_slot } of followers) {
+    const target = node.graph.getNodeById(target_id);
+    if (target) node.connect(0, target, target_slot);
+    else node.graph.outputNode?.slots[target_slot]?.connect(node.outputs[0], node);
+  }
 }
 
 /** The Set Placement nodes behind a node, as long as they follow each other. @param {any} node */

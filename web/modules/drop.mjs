@@ -3,7 +3,7 @@
 // hook for that, so this is the pack's one listener on the document.
 import { app } from "../../../scripts/app.js";
 import { POLICY } from "./chain.mjs";
-import { createFrom, fillFrom, pickFile, policyFiles } from "./policy_files.mjs";
+import { createFrom, dropOn, pickFile, policyFiles } from "./policy_files.mjs";
 
 /** Take the policy files that are dropped on the canvas or on a policy node; all other drops are left alone. */
 export function watchDrops() {
@@ -20,16 +20,19 @@ export async function loadIntoView() {
 
 /** @param {DragEvent} event */
 function onDrop(event) {
-  const files = policyFiles(event);
-  if (event.defaultPrevented || files.length === 0) return;
+  const target = /** @type {any} */ (event.target);
   const pos = app.clientPosToCanvasPos([event.clientX, event.clientY]);
-  const node = app.canvas.graph.getNodeOnPos(pos[0], pos[1]);
+  // What lies over the graph, such as a side bar, hides its nodes.
+  const seen = target === app.canvas.canvas || target.closest?.("[data-node-id], [data-layerwise-offload]");
+  const node = seen ? app.canvas.graph.getNodeOnPos(pos[0], pos[1]) : null;
   const fills = node?.comfyClass === POLICY;
+  const files = policyFiles(event, fills);
+  if (event.defaultPrevented || files.length === 0) return;
   // Nodes 2.0 hands the file to the node; LiteGraph would not, where an element such as the panel is in between.
-  if (fills && /** @type {any} */ (event.target).closest?.("[data-node-id]")) return;
+  if (fills && target.closest?.("[data-node-id]")) return;
   event.preventDefault();
   event.stopImmediatePropagation();
   app.dragOverNode = null;
-  if (fills) fillFrom(node, files[0]);
+  if (fills) dropOn(node, files);
   else createFrom(files, pos);
 }

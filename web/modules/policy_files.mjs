@@ -3,24 +3,25 @@
 // what it means to the nodes, and its mistakes are told with their line.
 import { app } from "../../../scripts/app.js";
 import { api } from "../../../scripts/api.js";
-import { createChain, fillChain, readChain } from "./chain.mjs";
+import { below, createChain, fillChain, readChain, removeOverrides } from "./chain.mjs";
 import { element } from "./dom.mjs";
 import { say } from "./notices.mjs";
 import { text } from "./strings.mjs";
 
-const NAME = /\.offload\.(ya?ml|json)$/i;
-const SAVED_AS = "policy.offload.yaml";
-const BELOW = 160; // Nodes 2.0 draws a node taller than it is when it is made
+// Ours by name, also when the browser or the system has written a number or a word such as "copy" behind it.
+const NAME = /\.offload([\W_][^.]*)?\.(ya?ml|json)$/i;
+const READABLE = /\.(ya?ml|json)$/i;
 const ROUTE = "/layerwise_offload/policy";
 
 /**
  * Return the policy files that are dropped, or none when any of the files is something else.
  * @param {DragEvent} event
+ * @param {boolean} [onNode] whether they are dropped on a policy node: then a file of any name may be one
  * @returns {File[]}
  */
-export function policyFiles(event) {
+export function policyFiles(event, onNode = false) {
   const files = [...(event.dataTransfer?.files ?? [])];
-  return files.every((file) => NAME.test(file.name)) ? files : [];
+  return files.every((file) => (onNode ? READABLE : NAME).test(file.name)) ? files : [];
 }
 
 /** Let the person choose a file. @returns {Promise<File | null>} */
@@ -44,35 +45,79 @@ export async function createFrom(files, pos) {
     const plan = await parse(file);
     if (!plan) continue;
     const nodes = createChain(plan, [x, y]);
-    y += Math.max(...nodes.map((node) => node.size[1])) + BELOW;
+    y = below(nodes);
     say("success", "loaded", file.name);
   }
+}
+
+/**
+ * Fill a policy node with the first policy among files that are dropped on it; workflows are ComfyUI's.
+ * @param {any} node
+ * @param {File[]} files
+ */
+export async function dropOn(node, files) {
+  for (const file of files) {
+    if (!(await isWorkflow(file))) return fillFrom(node, file, files.filter((other) => other !== file));
+  }
+  // The event is over by now, and ComfyUI would find no files in it.
+  for (const file of files) await app.handleFile(file);
 }
 
 /**
  * Fill a policy node, and what belongs to its chain, with a file's values.
  * @param {any} node
  * @param {File | null} file
+ * @param {File[]} [others] files that came with it, and do not count
  */
-export async function fillFrom(node, file) {
+export async function fillFrom(node, file, others = []) {
   const plan = file && (await parse(file));
   if (!plan) return;
   const { kept, linked } = fillChain(node, plan);
-  const notes = [
-    ...kept.map((one) => text("kept", { component: valueOf(one, "component"), id: one.id })),
-    ...linked.map((one) => text("linkWins", one)),
-  ];
+  const notes = linked.map((one) => text("linkWins", one));
+  if (others.length) notes.push(text("onlyFirst", { files: others.map((other) => other.name).join(", ") }));
   say(notes.length ? "warn" : "success", "loaded", [file.name, ...notes].join("\n"));
+  if (kept.length) await offerRemoval(file, kept);
+}
+
+/** @param {File} file @param {any[]} overrides those that the file does not have */
+async function offerRemoval(file, overrides) {
+  const names = overrides.map((one) => text("kept", { component: valueOf(one, "component"), id: one.id }));
+  const removes = await app.extensionManager.dialog.confirm({
+    title: text("keptTitle"),
+    message: text("keptQuestion", { file: file.name }),
+    itemList: names,
+    type: "delete",
+  });
+  if (removes) removeOverrides(overrides);
+  else say("warn", "keptStays", names.join("\n"));
+}
+
+/** Tell whether a file without our suffix is a workflow, in either of ComfyUI's formats. @param {File} file */
+async function isWorkflow(file) {
+  if (NAME.test(file.name)) return false;
+  try {
+    const content = JSON.parse(await file.text());
+    return Array.isArray(content.nodes) || Object.values(content).some((one) => one?.class_type);
+  } catch {
+    return false; // then it is YAML, or has a mistake that the server names
+  }
 }
 
 /** Save the chain of a policy node as a file. @param {any} node */
 export async function saveFile(node) {
   const yaml = await dump(node);
   if (yaml === null) return;
+  const name = `${workflowName()}.offload.yaml`;
   const href = URL.createObjectURL(new Blob([yaml], { type: "application/yaml" }));
-  element("a", { href, download: SAVED_AS }).click();
+  element("a", { href, download: name }).click();
   setTimeout(() => URL.revokeObjectURL(href), 60_000);
-  say("success", "saved", SAVED_AS);
+  say("success", "saved", name);
+}
+
+/** The name of the open workflow, without what its file or ours has behind it. */
+function workflowName() {
+  const name = app.extensionManager.workflow.activeWorkflow?.filename;
+  return name?.replace(/\.offload$/i, "") || "policy";
 }
 
 /** Copy the chain of a policy node as the text of a file. @param {any} node */

@@ -3,7 +3,7 @@
 import { edit, reset, setWidget } from "./chain.mjs";
 import { addElement, element, keepMounted } from "./dom.mjs";
 import { addView, decisionsFor, repaint } from "./outputs.mjs";
-import { copyYaml, fillFrom, pickFile, policyFiles, saveFile } from "./policy_files.mjs";
+import { copyYaml, dropOn, fillFrom, pickFile, policyFiles, saveFile } from "./policy_files.mjs";
 import { describe, FIELDS, isSet } from "./policy_fields.mjs";
 import { text } from "./strings.mjs";
 
@@ -169,7 +169,7 @@ function button(key, onclick) {
   return element("button", { class: "lwo-button", type: "button", "data-action": key, onclick }, text(key));
 }
 
-/** Dropped policy files fill the node; other files are left to whoever was there before. @param {any} node */
+/** Dropped policies fill the node; other files are left to whoever was there before. @param {any} node */
 function acceptFiles(node) {
   const { onDragOver, onDragDrop } = node;
   node.onDragOver = function (/** @type {DragEvent} */ event) {
@@ -177,9 +177,9 @@ function acceptFiles(node) {
     return file || Boolean(onDragOver?.call(this, event));
   };
   node.onDragDrop = async function (/** @type {DragEvent} */ event) {
-    const files = policyFiles(event);
+    const files = policyFiles(event, true);
     if (files.length === 0) return Boolean(await onDragDrop?.call(this, event));
-    await fillFrom(this, files[0]);
+    await dropOn(this, files);
     return true;
   };
 }
