@@ -1,30 +1,45 @@
 """What is checked before a prompt runs.
 
 ComfyUI repeats the answer of a node's `validate_inputs` for every argument that it names, each time on that widget.
-So ours name one: the widget that a person types a value into. A word that a list does not offer is refused by
-ComfyUI itself, or, where the version or an `OpenList` lets it pass, like a linked value when the node runs.
+So ours name one: the widget that a person types a value into. Words of lists are refused by ComfyUI itself; where its
+version, or a link, lets one pass, the node refuses it as it runs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..offload_runtime.errors import PolicyError
-from ..offload_runtime.policy import is_set, parse_budget
+from ..offload_runtime.policy import Setting, is_set, parse_value
 
 
 class OpenList(list[str]):
-    """The words that a combo offers, when others are right too; the node checks them as it runs."""
+    """The words that a combo offers, which ComfyUI searches for the word that it is given.
+
+    Args:
+        offered: the words.
+        accepts: tells whether another word is right too.
+    """
+
+    def __init__(self, offered: Iterable[str], accepts: Callable[[Any], bool] = lambda word: True) -> None:
+        super().__init__(offered)
+        self._accepts = accepts
 
     def __contains__(self, word: object) -> bool:
-        return True
+        return super().__contains__(word) or not is_set(word) or self._accepts(word)
 
 
-def check_budget(text: Any) -> bool | str:
-    """Return True for a budget, and what is wrong with anything else; ComfyUI puts the widget's name before it."""
+def choices(setting: Setting, offered: Iterable[str]) -> OpenList:
+    """Return the words of a setting, in whatever way people write them: `Layerwise`, or true for `on`."""
+    return OpenList(offered, lambda word: check(setting, word, "") is True)
+
+
+def check(setting: Setting, word: Any, widget: str) -> bool | str:
+    """Return True for a word that a setting can have, else what is wrong; ComfyUI puts the widget's name before it."""
     try:
-        if is_set(text):
-            parse_budget(str(text), "vram_budget")
+        if is_set(word):
+            parse_value(setting, word, widget)
     except PolicyError as error:
-        return str(error).removeprefix("vram_budget: ")
+        return str(error).removeprefix(f"{widget}: ")
     return True

@@ -7,8 +7,8 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..offload_runtime.policy import Mode, Placement, Policy, Source, SourceKind
-from .checks import check_budget
+from ..offload_runtime.policy import Mode, Placement, Policy, Setting, Source, SourceKind
+from .checks import check, choices
 from .compat import known_options
 from .provenance import links
 from .sockets import CATEGORY, PlacementPolicy
@@ -71,7 +71,7 @@ class PlacementPolicyNode(io.ComfyNode):
     @classmethod
     def validate_inputs(cls, vram_budget: str | None = None) -> bool | str:
         """Refuse a typo before anything runs."""
-        return check_budget(vram_budget)
+        return check(Setting.TOTAL_BUDGET, vram_budget, "vram_budget")
 
     @classmethod
     def execute(
@@ -97,12 +97,18 @@ def _inputs() -> list[io.Input]:
     return [
         _choice(
             "mode",
+            Setting.MODE,
             [mode.value for mode in Mode],
             "What automatic choices aim for. auto: what fits stays, what does not gives way. manual: nothing "
             "automatic. speed: everything stays on the device. memory: encoders run layer by layer.",
         ),
         *(
-            _choice(name, [placement.value for placement in Placement], f"{place} {_CHOICES}")
+            _choice(
+                name,
+                Setting.PLACEMENT,
+                [placement.value for placement in Placement],
+                f"{place} {_CHOICES}",
+            )
             for name, place in _PLACES.items()
         ),
         io.String.Input(
@@ -115,6 +121,7 @@ def _inputs() -> list[io.Input]:
         ),
         _choice(
             "strict",
+            Setting.STRICT,
             ["auto", "on", "off"],
             "on: stop with a sentence when this machine cannot do all that you set. off, and auto: do as much of "
             "it as it can, and say in the report how far that is.",
@@ -128,7 +135,8 @@ def _inputs() -> list[io.Input]:
     ]
 
 
-def _choice(name: str, options: list[str], tooltip: str) -> io.Input:
+def _choice(name: str, setting: Setting, offered: list[str], tooltip: str) -> io.Input:
+    options = choices(setting, offered)
     return io.Combo.Input(name, options=options, default="auto", optional=True, tooltip=tooltip)
 
 

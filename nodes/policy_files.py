@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +12,7 @@ import folder_paths
 from comfy_api.latest import io
 
 from ..offload_runtime.errors import PolicyError
-from ..offload_runtime.policy import Policy, Source, SourceKind, is_set
+from ..offload_runtime.policy import Policy, Setting, Source, SourceKind, is_set, parse_value
 from ..offload_runtime.policy.files import (
     DEFAULT_FILE,
     PolicyFolder,
@@ -20,7 +21,7 @@ from ..offload_runtime.policy.files import (
     file_name,
     parse_policy,
 )
-from .checks import OpenList
+from .checks import OpenList, choices
 from .compat import known_options
 from .sockets import CATEGORY, PlacementPolicy
 
@@ -53,6 +54,7 @@ class LoadPolicyNode(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
         """Both sources are optional; what neither sets is decided automatically."""
+        folder = policy_folder()
         return known_options(
             io.Schema,
             node_id="LayerwiseOffload_LoadPolicy",
@@ -64,7 +66,7 @@ class LoadPolicyNode(io.ComfyNode):
             inputs=[
                 io.Combo.Input(
                     "file",
-                    options=OpenList(["auto", *policy_folder().names()]),
+                    options=OpenList(["auto", *folder.names()], folder.has),
                     default="auto",
                     optional=True,
                     tooltip="A file in the folder layerwise_offload of ComfyUI's user directory. auto: none. The file "
@@ -101,10 +103,10 @@ class LoadPolicyNode(io.ComfyNode):
         return fingerprint(str(file)) if is_set(file) else ""
 
     @classmethod
-    def validate_inputs(cls, text: str | None = None) -> bool | str:
+    async def validate_inputs(cls, text: str | None = None) -> bool | str:
         """Refuse a broken text before anything runs, with line and column."""
         try:
-            _read(None, None, text)
+            await asyncio.to_thread(_read, None, None, text)  # the server goes on meanwhile
         except PolicyError as error:
             return str(error)
         return True
@@ -142,7 +144,7 @@ class SavePolicyNode(io.ComfyNode):
                 ),
                 io.Combo.Input(
                     "overwrite",
-                    options=["auto", "on", "off"],
+                    options=choices(Setting.STRICT, ("auto", "on", "off")),
                     default="auto",
                     optional=True,
                     tooltip="Whether a file of that name with another content is replaced. auto: off.",
@@ -160,7 +162,8 @@ class SavePolicyNode(io.ComfyNode):
         if is_set(file):
             name = file_name(str(file))
             content = as_json(text) if name.lower().endswith(".json") else text
-            policy_folder().write(name, content, replace=overwrite == "on")
+            replace = is_set(overwrite) and bool(parse_value(Setting.STRICT, overwrite, "overwrite"))
+            policy_folder().write(name, content, replace=replace)
             lines.insert(0, f"saved as {name}")
         return io.NodeOutput(text, ui={"text": lines})
 

@@ -7,8 +7,17 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..offload_runtime.policy import COMPONENTS, SELECTORS, HostTier, Placement, Policy, Source, SourceKind
-from .checks import OpenList, check_budget
+from ..offload_runtime.policy import (
+    COMPONENTS,
+    SELECTORS,
+    HostTier,
+    Placement,
+    Policy,
+    Setting,
+    Source,
+    SourceKind,
+)
+from .checks import OpenList, check, choices
 from .compat import known_options
 from .provenance import links
 from .sockets import CATEGORY, PlacementPolicy
@@ -59,7 +68,7 @@ class SetPlacementNode(io.ComfyNode):
     @classmethod
     def validate_inputs(cls, vram_budget: str | None = None) -> bool | str:
         """Refuse a typo before anything runs."""
-        return check_budget(vram_budget)
+        return check(Setting.BUDGET, vram_budget, "vram_budget")
 
     @classmethod
     def execute(
@@ -91,7 +100,7 @@ def _inputs() -> list[io.Input]:
         ),
         io.Combo.Input(
             "placement",
-            options=[placement.value for placement in Placement],
+            options=choices(Setting.PLACEMENT, (placement.value for placement in Placement)),
             default=Placement.AUTO.value,
             optional=True,
             tooltip="Where it lives. auto: not set here. resident: whole on the device. layerwise: one layer at a "
@@ -106,7 +115,7 @@ def _inputs() -> list[io.Input]:
         ),
         io.Combo.Input(
             "host",
-            options=[tier.value for tier in HostTier],
+            options=choices(Setting.HOST, (tier.value for tier in HostTier)),
             default=HostTier.AUTO.value,
             optional=True,
             tooltip="Where the weights of its layers wait. auto: not set here. pinned: page-locked memory, fastest. "

@@ -25,7 +25,8 @@ class PolicyError(LayerwiseOffloadError, ValueError):
     """
 
     def __init__(self, message: str, *, line: int | None = None, column: int | None = None) -> None:
-        super().__init__(message)
+        # What a person wrote may hold anything, and an error is one line that every log can print.
+        super().__init__("".join(c if c.isprintable() else " " if c.isspace() else "�" for c in message))
         self.line = line
         self.column = column
 

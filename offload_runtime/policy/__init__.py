@@ -16,7 +16,7 @@ from .report import PlacementRow, Report, decision_table, unused_notes
 from .resolve import resolve
 from .selectors import normalize_selector, parse_selectors
 from .suggestions import could_stay_resident
-from .words import is_set, spell_value
+from .words import is_set, parse_value, spell_value
 
 __all__ = [
     "COMPONENTS",
@@ -52,6 +52,7 @@ __all__ = [
     "parse_budget",
     "parse_selectors",
     "parse_size",
+    "parse_value",
     "resolve",
     "spell_value",
     "unused_notes",

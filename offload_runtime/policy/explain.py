@@ -97,7 +97,7 @@ def explain(policy: Policy, machine: MachineFacts, components: Sequence[Componen
 
 def _described(component: str, amount: str, machine: MachineFacts) -> ComponentFacts:
     size, colon, layers = amount.partition(":")
-    if colon and not layers.strip().isdecimal():
+    if colon and not (layers.isascii() and layers.strip().isdecimal()):
         raise PolicyError(f"--components: {component} has “{layers[:60]}” layers; write a number, such as 24")
     count = int(layers[:6]) if colon else LAYERS
     weights = parse_size(size, f"--components: {component}")

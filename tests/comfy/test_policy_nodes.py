@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +178,7 @@ def test_what_is_typed_wrong_is_refused_before_anything_runs(
         (node(POLICY, vae="resdent"), "vae: “resdent” is not a placement; did you mean resident"),
         (node(POLICY, diffusion_model="cpuu"), "diffusion_model: “cpuu” is not a placement"),
         (node(POLICY, strict="maybe"), "write auto, on or off"),
+        (node(POLICY, mode="\ud800\n"), "mode: “�” is not a mode"),
         (node("SetPlacement", component="tex_encoder"), "did you mean text_encoder"),
         (node("SetPlacement", component="vae", host="pined"), "did you mean pinned"),
         (node("SetPlacement", component="vae", device="cuda"), "device: “cuda” is not a device"),
@@ -190,6 +194,65 @@ def test_other_words_are_refused_at_the_latest_by_the_node(
     with pytest.raises(RuntimeError) as refused:
         graph.run({"1": wrong, "2": node("SavePolicy", policy=["1", 0])})
     assert says in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("right", "means"),
+    [
+        (
+            node(POLICY, strict=True, vae="Resident", mode=" SPEED "),
+            ["mode: speed", "strict: on", "vae: resident"],
+        ),
+        (node(POLICY, strict=False), ["strict: off"]),
+        (
+            node("SetPlacement", component="VAE", placement="CPU", host="Staged"),
+            ["placement: cpu", "host: staged"],
+        ),
+    ],
+)
+def test_words_may_be_written_as_people_write_them(
+    graph: Graph, right: dict[str, Any], means: list[str]
+) -> None:
+    prompt = {"1": right, "2": node("SavePolicy", policy=["1", 0])}
+    assert validate(prompt) == []
+    graph.run(prompt)
+    (text,) = graph.ui("2")["text"]
+    assert all(f"{line}  # " in text for line in means), text
+
+
+@pytest.mark.parametrize(
+    ("overwrite", "replaced"), [("on", True), (True, True), ("ON", True), ("off", False)]
+)
+def test_a_file_is_replaced_when_overwrite_is_on(
+    graph: Graph, user: Path, overwrite: Any, replaced: bool
+) -> None:
+    user.mkdir()
+    file = user / "a.offload.yaml"
+    file.write_text("mode: speed")
+    prompt = {
+        "1": node(POLICY, vae="cpu"),
+        "2": node("SavePolicy", policy=["1", 0], file="a", overwrite=overwrite),
+    }
+    assert validate(prompt) == []
+    if not replaced:
+        with pytest.raises(RuntimeError, match="is there already"):
+            graph.run(prompt)
+    else:
+        graph.run(prompt)
+    assert ("vae: cpu" in file.read_text()) is replaced
+
+
+def test_a_text_is_checked_beside_the_servers_event_loop(pack: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop_ran = threading.Event()
+    files = sys.modules["layerwise_offload_under_test.nodes.policy_files"]
+    monkeypatch.setattr(files, "parse_policy", lambda *_: loop_ran.wait(20) and pytest.fail("reached"))
+
+    async def check() -> Any:
+        asyncio.get_running_loop().call_later(0.1, loop_ran.set)
+        return await files.LoadPolicyNode.validate_inputs(text="mode: speed")
+
+    with pytest.raises(pytest.fail.Exception, match="reached"):
+        asyncio.run(check())
 
 
 def test_saving_another_policy_does_not_run_a_loader_again(pack: Any, user: Path) -> None:

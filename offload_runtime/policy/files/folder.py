@@ -49,9 +49,8 @@ def file_name(name: str) -> str:
         or _DEVICE.match(full)
         or len(full.encode()) > _MAX_NAME
     ):
-        shown = "".join(c if c.isprintable() else "�" for c in name[:100])
         raise PolicyError(
-            f"“{shown}” is not the name of a policy file; write a name without a folder, such as card{SUFFIX}, "
+            f"“{name[:100]}” is not the name of a policy file; write a name without a folder, such as card{SUFFIX}, "
             'and without < > : " / \\ | ? *'
         )
     return full
@@ -66,10 +65,18 @@ class PolicyFolder:
     def names(self) -> list[str]:
         """Return the names of the files that can be read, sorted; none where there is no folder to be listed."""
         try:
-            found = os.listdir(self.root)
+            with os.scandir(self.root) as found:
+                named = [entry for entry in found if _is_name(entry.name)]
+                return sorted(e.name for e in named if e.is_file(follow_symlinks=False) or self.has(e.name))
         except OSError:
             return []
-        return sorted(name for name in found if _is_name(name) and self._file(name) is not None)
+
+    def has(self, name: object) -> bool:
+        """Tell whether `read` would find a file."""
+        try:
+            return self._file(file_name(str(name))) is not None
+        except PolicyError:
+            return False
 
     def read(self, name: str) -> bytes:
         """Return the content of a file.

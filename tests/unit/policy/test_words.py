@@ -258,6 +258,21 @@ def test_a_number_that_only_looks_right_is_refused(text: str) -> None:
         parse_selectors(text)
 
 
+@pytest.mark.parametrize("text", ["a\nb", "a\ud800", "a\x00b", "a\u202eb", "a\x1b[31mb", "a\u2028b"])
+def test_whatever_a_person_wrote_a_refusal_is_one_line_that_can_be_printed(text: str) -> None:
+    acts = [lambda setting=setting: parse_value(setting, text, "here") for setting in Setting]
+    acts += [
+        lambda: parse_selectors(text),
+        lambda: parse_size(text, "here"),
+        lambda: parse_budget(text, "here"),
+    ]
+    for act in acts:
+        with pytest.raises(PolicyError) as refused:
+            act()
+        assert str(refused.value).isprintable()
+        str(refused.value).encode()
+
+
 def test_names_that_are_refused_are_not_kept() -> None:
     """Names come from files and prompts: whoever sends many long ones must not fill the memory."""
     tracemalloc.start()
