@@ -101,9 +101,22 @@ def attach(patcher: Any, attachment: Attachment, on_clone: Callable[[Any, Any], 
     """
     strip(patcher)  # a clone starts with the contact points of the patcher it was made from
     patcher.set_attachments(KEY, attachment)
-    patcher.set_injections(KEY, [PatcherInjection(attachment.inject, attachment.eject)])
+    failed = False
+
+    def inject(loaded: Any) -> None:
+        nonlocal failed
+        if not failed:
+            attachment.inject(loaded)
+        failed = False
+
+    def on_detach(left: Any, unpatch_all: bool) -> None:
+        nonlocal failed
+        failed = left.skip_injection  # in the middle of a load that fails; ComfyUI injects all the same
+        attachment.on_detach(left, unpatch_all)
+
+    patcher.set_injections(KEY, [PatcherInjection(inject, attachment.eject)])
     patcher.add_callback_with_key(CallbacksMP.ON_CLONE, KEY, on_clone)
-    patcher.add_callback_with_key(CallbacksMP.ON_DETACH, KEY, attachment.on_detach)
+    patcher.add_callback_with_key(CallbacksMP.ON_DETACH, KEY, on_detach)
 
 
 def strip(patcher: Any) -> None:

@@ -107,7 +107,7 @@ def _movable(model: nn.Module, stacks: Sequence[Stack]) -> dict[str, nn.Paramete
 def _to_cpu(handle: Handle) -> Backend:
     how = "computes on the CPU, as ComfyUI would have done"
     if not _on_cpu(handle):
-        _evict(handle)
+        handle.unload()
         handle.compute_on_cpu()
         how = "computes on the CPU"
     return Untouched(Placement.CPU.value, how, handle.patcher)
@@ -128,13 +128,3 @@ def _comfyui(handle: Handle, how: str) -> Backend:
 
 def _on_cpu(handle: Handle) -> bool:
     return bool(mm.is_device_cpu(handle.patcher.load_device))
-
-
-def _evict(handle: Handle) -> None:
-    """Unload every loaded clone of a model, so that its weights are in host memory again."""
-    others = [
-        loaded
-        for loaded in mm.current_loaded_models
-        if loaded.model is None or not loaded.model.is_clone(handle.patcher)
-    ]
-    mm.free_memory(1e30, handle.patcher.load_device, keep_loaded=others)

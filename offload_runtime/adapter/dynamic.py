@@ -58,6 +58,8 @@ def _to_cpu(handle: Handle) -> Backend:
         )
         logging.warning("Layerwise Offload: %s is %s.", handle.component, how)
         return Untouched(COMFYUI, how, handle.patcher)
+    handle.unload()
+    handle.patcher.detach()  # pages outlive the patcher that they were loaded for
     handle.leave_dynamic()
     handle.compute_on_cpu()
     return Untouched(Placement.CPU.value, "computes on the CPU, from weights loaded for that", handle.patcher)
@@ -82,9 +84,8 @@ class Attached:
         """ComfyUI is about to use the patcher: its weights have addresses and patches, and none has moved."""
         self.place.tables = self._embeddings.tables()
         self.place.loaded()
-        if self.place.wish.placement is not Placement.AUTO:
-            self.place.watch()
-            self._embeddings.install()
+        self.place.watch()
+        self._embeddings.install()
 
     def on_detach(self, patcher: Any, unpatch_all: bool) -> None:
         """Leave the model as it was: ComfyUI lets go, loads a sibling, or has failed to load this one."""
@@ -110,7 +111,7 @@ class Paged:
             return
         place = Place(self._wish, model, self._device, stacks)
         streams = self._wish.placement is Placement.LAYERWISE or self._wish.budget is not None
-        embeddings = HostEmbeddings(model, self._device, paged=not streams)
+        embeddings = HostEmbeddings(model, self._device, on_host=streams)
         Attached(place, embeddings).put_on(patcher, lambda old, new: self.attach(new, stacks))
         self._places.add(place)
 

@@ -32,29 +32,29 @@ class HostEmbeddings:
     Args:
         model: the encoder.
         device: where it computes.
-        paged: whether ComfyUI may page the tables in like other weights, so that only the device is named.
+        on_host: whether tables that ComfyUI pages in are looked up on the host instead, where they can be.
     """
 
-    def __init__(self, model: nn.Module, device: torch.device, *, paged: bool = False) -> None:
+    def __init__(self, model: nn.Module, device: torch.device, *, on_host: bool = True) -> None:
         self._device = device
-        self._paged = paged
-        self._owners = list(_tables_of(model))
+        self._on_host = on_host
+        self._tables = _tables_of(model)
 
     def tables(self) -> list[nn.Module]:
         """Return the tables that are looked up on the host, themselves."""
-        if self._paged:
+        if not self._on_host:
             return []
-        tables = dict.fromkeys(getattr(type(owner), _METHOD)(owner) for owner in self._owners)
+        tables = dict.fromkeys(self._tables.values())
         return [table for table in tables if not hasattr(table, "_v") or _stays_on_host(table)]
 
     def install(self) -> None:
         """Shadow `get_input_embeddings` of every text model."""
-        for owner in self._owners:
-            owner.__dict__[_METHOD] = _Shadow(owner, self._device, self._paged, self)
+        for owner in self._tables:
+            owner.__dict__[_METHOD] = _Shadow(owner, self._device, self._on_host, self)
 
     def uninstall(self) -> None:
         """Put back what was there, unless somebody else has shadowed it since."""
-        for owner in self._owners:
+        for owner in self._tables:
             shadow = owner.__dict__.get(_METHOD)
             if not isinstance(shadow, _Shadow) or shadow.installed_by is not self:
                 continue
@@ -62,6 +62,26 @@ class HostEmbeddings:
                 del owner.__dict__[_METHOD]
             else:
                 owner.__dict__[_METHOD] = shadow.shadowed
+
+
+def input_tables(model: nn.Module) -> list[nn.Embedding]:
+    """Return the token embedding tables of a model's text models."""
+    return list(dict.fromkeys(_tables_of(model).values()))
+
+
+def _tables_of(model: nn.Module) -> dict[nn.Module, nn.Embedding]:
+    """Return text model → its table.
+
+    A class may inherit the method and have no table, and what a vision tower answers with is a convolution.
+    """
+    found = {}
+    for module in model.modules():
+        method = getattr(type(module), _METHOD, None)
+        with contextlib.suppress(NotImplementedError):
+            table = method(module) if method is not None else None
+            if isinstance(table, nn.Embedding):
+                found[module] = table
+    return found
 
 
 class _Shadow:
@@ -73,14 +93,14 @@ class _Shadow:
     """
 
     def __init__(
-        self, owner: nn.Module, device: torch.device, paged: bool, installed_by: HostEmbeddings
+        self, owner: nn.Module, device: torch.device, on_host: bool, installed_by: HostEmbeddings
     ) -> None:
         there = owner.__dict__.get(_METHOD)
         self.shadowed: Any = there.shadowed if isinstance(there, _Shadow) else there
         self.installed_by = installed_by
         self._owner = weakref.ref(owner)
         self._device = device
-        self._paged = paged
+        self._on_host = on_host
 
     def __call__(self) -> Any:
         """Return the embedding, or what stands in for one whose table is not on the compute device."""
@@ -90,7 +110,7 @@ class _Shadow:
             return embedding
         twin = copy.copy(embedding)
         twin.__class__ = _kind_of(type(embedding))  # type: ignore[arg-type]
-        twin.__dict__.update(_embedding=embedding, _device=self._device, _paged=self._paged)
+        twin.__dict__.update(_embedding=embedding, _device=self._device, _on_host=self._on_host)
         return twin
 
 
@@ -104,7 +124,7 @@ class _OnHost(nn.Module):
 
     _embedding: nn.Embedding
     _device: torch.device
-    _paged: bool
+    _on_host: bool
 
     @property
     def weight(self) -> HostWeight:
@@ -114,7 +134,7 @@ class _OnHost(nn.Module):
     def forward(self, ids: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Look up `ids` (any shape, integer); returns their rows on the compute device."""
         embedding, place = self._embedding, self._device
-        if not self._paged and _stays_on_host(embedding):
+        if self._on_host and _stays_on_host(embedding):
             embedding, place = _without_pages(embedding), embedding.weight.device
         rows: torch.Tensor = embedding.forward(ids.to(place), *args, **kwargs)
         # Where core has not placed the table it does not cast it, and leaves out the wish for another dtype.
@@ -131,23 +151,6 @@ def _stays_on_host(table: nn.Embedding) -> bool:
     weight = table.weight
     plain = type(weight) is nn.Parameter and weight.dtype in _PLAIN and weight.device.type == "cpu"
     return plain or not hasattr(table, "_v")
-
-
-def input_tables(model: nn.Module) -> list[nn.Embedding]:
-    """Return the token embedding tables of a model's text models."""
-    return list(_tables_of(model).values())
-
-
-def _tables_of(model: nn.Module) -> dict[nn.Module, nn.Embedding]:
-    """Return text model → its table. A class may inherit the method and have none; a vision tower has a convolution."""
-    found = {}
-    for module in model.modules():
-        method = getattr(type(module), _METHOD, None)
-        with contextlib.suppress(NotImplementedError):
-            table = method(module) if method is not None else None
-            if isinstance(table, nn.Embedding):
-                found[module] = table
-    return found
 
 
 def _without_pages(embedding: nn.Embedding) -> nn.Embedding:

@@ -10,6 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+import comfy.model_management as mm
 import torch
 
 from ..errors import AttachError
@@ -36,6 +37,15 @@ class Handle:
     component: str
     value: Any
     patcher: Any
+
+    def unload(self) -> None:
+        """Unload every loaded clone of the model, so that its weights are in host memory again."""
+        others = [
+            loaded
+            for loaded in mm.current_loaded_models
+            if loaded.model is None or not loaded.model.is_clone(self.patcher)
+        ]
+        mm.free_memory(1e30, self.patcher.load_device, keep_loaded=others)
 
     def leave_dynamic(self) -> None:
         """Take the component off dynamic VRAM: ComfyUI loads its weights once more, into an ordinary patcher.

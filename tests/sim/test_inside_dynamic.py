@@ -276,6 +276,26 @@ def test_the_cpu_computes_with_weights_that_were_loaded_for_it(dynamic: ComfyUI,
     assert wired.patcher.load_device == dynamic.sim.device, "the input object is not touched"
 
 
+@pytest.mark.parametrize("holder", ["loaded", "gone"])
+def test_what_is_moved_to_the_cpu_leaves_nothing_on_the_card(dynamic: ComfyUI, holder: str) -> None:
+    """Its pages go, be they those of a patcher that is loaded, or of one that was and is gone."""
+    wired = reloadable(dynamic, comfy_models.clip_l(dynamic), lambda: comfy_models.clip_l(dynamic))
+    live = dynamic.sim.memory.live
+    used = place("clip", wired)
+    expected = encode(dynamic, used.value)
+    assert dynamic.sim.memory.live > live + vbar.PAGE
+    if holder == "gone":
+        del used
+        gc.collect()
+        assert dynamic.sim.memory.live > live + vbar.PAGE
+    placed = place("clip", wired, "cpu")
+    assert dynamic.sim.memory.live < live + MIB // 256, "core keeps a few bytes"
+    encode(dynamic, placed.value)
+    assert dynamic.sim.memory.live < live + MIB // 256
+    assert torch.equal(encode(dynamic, wired), expected)
+    assert hooks_on(wired.patcher.model) == 0
+
+
 def test_a_lora_before_or_after_the_move_to_the_cpu_works(dynamic: ComfyUI) -> None:
     expected = encode(dynamic, lora(comfy_models.clip_l(dynamic, CPU)))
     wired = reloadable(dynamic, comfy_models.clip_l(dynamic), lambda: comfy_models.clip_l(dynamic))

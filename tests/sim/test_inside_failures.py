@@ -9,7 +9,7 @@ import torch
 
 from . import comfy_models
 from .comfyui import ComfyUI
-from .placing import BIG, end_node, place, small_clip
+from .placing import BIG, end_node, ours_on, place, small_clip
 
 pytestmark = pytest.mark.usefixtures("_inference_mode")
 
@@ -60,6 +60,38 @@ def test_a_failure_in_any_layer(
     end_node(comfy)
     assert comfy.sim.memory.live <= live
     assert placed.row.applied == "layerwise"
+
+
+@pytest.mark.parametrize("loaded_before", [False, True], ids=["first", "again"])
+def test_a_load_that_fails_leaves_nothing_on_the_model(comfy: ComfyUI, loaded_before: bool) -> None:
+    """ComfyUI injects although a load has failed, and does not count the patcher as loaded."""
+    comfy.sim.cap = BIG
+    wired = small_clip(comfy)
+    expected = encode(wired)
+    comfy.mm.unload_all_models()
+    placed = place("clip", wired)
+    if loaded_before:
+        encode(placed.value)
+
+    def fail(*_: object) -> None:
+        raise ValueError("of somebody else's")
+
+    event = comfy.model_patcher.CallbacksMP.ON_LOAD
+    placed.patcher.add_callback_with_key(event, "somebody else", fail)
+    if loaded_before:
+        comfy.mm.unload_all_models()  # or there is nothing left to load
+    for _ in range(2):
+        with pytest.raises(ValueError, match="somebody else's"):
+            encode(placed.value)
+        assert ours_on(wired.patcher.model) == set()
+        comfy.mm.unload_all_models()
+    placed.patcher.remove_callbacks_with_key(event, "somebody else")
+    runs = placed.row.layer_runs
+    assert torch.equal(encode(wired), expected)
+    assert placed.row.layer_runs == runs
+    assert torch.equal(encode(placed.value), expected)
+    assert placed.row.layer_runs > runs
+    assert ours_on(wired.patcher.model) != set()
 
 
 def test_a_failure_is_followed_by_another_prompt_without_a_reload(comfy: ComfyUI) -> None:
