@@ -26,7 +26,9 @@ class Lane:
         self._module = torch.get_device_module(device) if device.type != "cpu" else None
         self._copies = self._module.Stream(device) if self._module is not None else None
         self._worker: ThreadPoolExecutor | None = None
-        self._latest: Callable[[], Event] = lambda: None  # what the worker was given last, unless that is done
+        self._latest: Callable[[], Event] = lambda: (
+            None
+        )  # what the worker was given last, unless that is done
 
     def copy(self, after: tuple[Event, ...], work: Callable[[], None]) -> Event:
         """Queue `work` on the copy stream behind some events; return the event of its end."""
