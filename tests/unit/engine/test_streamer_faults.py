@@ -228,7 +228,7 @@ class Meddler(AheadTier):
 
     def __init__(self, do: Callable[[], None]) -> None:
         super().__init__()
-        self.do, self.asked, self.meddles = do, 0, True
+        self.do, self.asked, self.meddles = do, 0, False
         self.threads: list[threading.Thread] = []
 
     def holds(self, tensor: torch.Tensor) -> bool:
@@ -250,6 +250,7 @@ def test_slots_may_be_taken_by_another_thread_while_layers_are_planned(
     before = [id(p) for p in model.parameters()]
     tier = Meddler(lambda: do(streamer))
     streamer = installed(model, tier)
+    tier.meddles = True
     for _ in range(3):
         assert torch.equal(model(x), expected)
         streamer.install()
