@@ -84,6 +84,7 @@ class Streamer:
         self._slots: Slots | None = None
         self._areas = Areas([], 0)
         self._running: dict[int, Occupant] = {}  # units that run out of slots, the outermost first
+        self._innermost = -1  # the unit that runs inside all others
         self._torn = False  # whether an interrupt has left the plan half done
         self._left: set[int] = set()  # units of layers that are ComfyUI's, whole
         self._idle: set[int] = set()  # units that had nothing to copy when weights were last moved
@@ -199,7 +200,9 @@ class Streamer:
             if not self._installed:  # another thread has just unwrapped it
                 return forward(*args, **kwargs)
             outer = len(self._running)
+            caller = self._innermost if outer else -1
             try:
+                self._innermost = index
                 return self._run(index, forward, args, kwargs)
             except BaseException:
                 self._trace.break_off()
@@ -209,8 +212,9 @@ class Streamer:
             finally:
                 while len(self._running) > outer:  # an interrupt has kept it from leaving
                     self._leave(next(reversed(self._running)))
-                if outer:
-                    self._come_back(next(reversed(self._running)))
+                self._innermost = caller
+                if caller in self._running:
+                    self._come_back(caller)
 
     def _run(self, index: int, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         nested = index in self._running
@@ -266,16 +270,16 @@ class Streamer:
         if not occupant.displaced:
             return
         with _planning:
+            self._torn = True
             if occupant.slots is self._slots:
                 self._give_up(index)
-                for other in self._areas.claim(index, occupant.region):
-                    self._give_up(other)
+                self._evict(self._areas.claim(index, occupant.region))
                 self._held[index] = occupant
                 for left, event in self._leaving:
                     if left.overlaps(occupant.region):
                         self._lane.wait(event)
             occupant.copy_again()
-            occupant.displaced = False
+            self._torn = occupant.displaced = False
 
     def _occupant(self, index: int, position: int) -> Occupant | None:
         """Return a unit in the slots, on its way there at least, or None when it has nothing to copy."""
@@ -294,11 +298,7 @@ class Streamer:
             self.free()
             self.allocate()
         fetch = self._areas.demand(index, position, tuple(self._running))
-        for other in fetch.evicted:
-            if other in self._running:
-                running = self._running[other]
-                running.released, running.displaced = self._lane.mark(), True
-            self._give_up(other)
+        self._evict(fetch.evicted)
         return self._put(fetch, exchanges)
 
     def _wait(self, index: int, occupant: Occupant) -> None:
@@ -318,8 +318,7 @@ class Streamer:
                 self._tier.expect(masters_of(self._exchanges(following)))
             return
         for fetch in self._areas.ahead(self._running, position):
-            for other in fetch.evicted:  # in any case: the plan gives their memory to others from here on
-                self._give_up(other)
+            self._evict(fetch.evicted)  # in any case: the plan gives their memory to others from here on
             exchanges = self._exchanges(fetch.layer)
             if packed_bytes(masters_of(exchanges)) == self._areas.sizes[fetch.layer]:
                 self._put(fetch, exchanges)
@@ -354,6 +353,14 @@ class Streamer:
         self._ledger.record_move(self._tier.name, sum(master.nbytes for master in masters))
         self._held[fetch.layer] = occupant
         return occupant
+
+    def _evict(self, units: Iterable[int]) -> None:
+        """Let units give way to another; those that run come back before they go on."""
+        for index in units:
+            running = self._running.get(index)
+            if running is not None:
+                running.released, running.displaced = self._lane.mark(), True
+            self._give_up(index)
 
     def _give_up(self, index: int) -> None:
         """Let a unit's memory go, as soon as what reads and writes it is done."""

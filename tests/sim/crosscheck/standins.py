@@ -51,6 +51,7 @@ class Block(nn.Module):
     def __init__(self, g: Geometry, ops: Any) -> None:
         super().__init__()
         self.heads, self.key_heads = g.heads, g.key_heads or g.heads
+        self.gate_first = False  # whether the gate is called before `up`, which is registered before it
         kv = g.hidden // g.heads * self.key_heads
         self.norm1, self.norm2 = ops.LayerNorm(g.hidden), ops.LayerNorm(g.hidden)
         self.q = ops.Linear(g.hidden, g.hidden, bias=g.bias)
@@ -70,9 +71,12 @@ class Block(nn.Module):
         h = functional.scaled_dot_product_attention(q, k, v, enable_gqa=self.heads != self.key_heads)
         x = x + self.o(h.transpose(1, 2).reshape(batch, tokens, -1))
         h = self.norm2(x)
-        inner = functional.gelu(self.up(h))
-        if self.gate is not None:
-            inner = inner * self.gate(h)
+        if self.gate is None:
+            inner = functional.gelu(self.up(h))
+        elif self.gate_first:
+            inner = functional.gelu(self.gate(h)) * self.up(h)
+        else:
+            inner = functional.gelu(self.up(h)) * self.gate(h)
         return x + self.down(inner)
 
 

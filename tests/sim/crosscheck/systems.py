@@ -30,10 +30,11 @@ class Row:
     copied: float | None = None
 
 
-def measure(sim: Accelerator, run: Run) -> Row:
-    """Time the second run."""
+def measure(sim: Accelerator, run: Run, runs_before: int = 1) -> Row:
+    """Time the second run, or another one."""
     with torch.inference_mode():
-        run()
+        for _ in range(runs_before):
+            run()
         torch.accelerator.synchronize()
         sim.memory.reset_peak()
         with sim.measure() as m:
