@@ -16,6 +16,7 @@ from .backends import trace_of
 from .choose import choose_backend
 from .dynamic import is_dynamic
 from .handles import Handle, open_handle
+from .pinning import bytes_to_add, give_back_unused, pinned_bytes
 from .placed import Placed, Placements
 from .structure import find_stacks
 
@@ -43,6 +44,7 @@ def apply_policy(
         AttachError: an object holds no model.
         StrictPolicyError: the policy is strict, and this machine cannot do all that it asks for.
     """
+    give_back_unused()
     names = set(earlier.names)
     opened = []
     for slot, value in objects.items():
@@ -74,6 +76,8 @@ def _component_facts(handle: Handle, stacks: tuple[Stack, ...]) -> ComponentFact
         layers=sum(len(stack.layers) for stack in stacks),
         layer_bytes=sum(stack.bytes for stack in stacks),
         slot_bytes=slot_bytes_for(stacks),
+        pinned_bytes=pinned_bytes(handle.patcher, stacks),
+        bytes_to_add=bytes_to_add(model, stacks),
         on_cpu=mm.is_device_cpu(handle.patcher.load_device),
         passes=trace_of(model).passes,
         paged=is_dynamic(handle.patcher),

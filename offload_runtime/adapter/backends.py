@@ -32,7 +32,7 @@ from ..policy import Placement, format_bytes
 from .attachment import Attachment, account_for_slots, attach, strip
 from .embedding import HostEmbeddings
 from .handles import Handle
-from .pinning import packed_weights
+from .pinning import packed_weights, streams_from, why_not_pinned
 
 COMFYUI = "comfyui"
 """The word for a component that is left to ComfyUI's own memory manager."""
@@ -55,10 +55,17 @@ def trace_of(model: nn.Module) -> Trace:
 
 
 class Applied(NamedTuple):
-    """What is really in force: a placement word or `comfyui`, and how, in words."""
+    """What is really in force: a placement word or `comfyui`, and how, in words.
+
+    Attributes:
+        host: where the masters of its layers wait, or "" where nothing else can be than what was decided.
+        host_why: why they wait elsewhere than was decided, or "".
+    """
 
     word: str
     how: str
+    host: str = ""
+    host_why: str = ""
 
 
 class Backend(Protocol):
@@ -118,6 +125,8 @@ class Layerwise(ABC):
         streamer = Streamer(stacks, lane, tier, self._ledger, self._budget, trace)
         self._compiled = self._layers - len(streamer.layers)
         attachment = Attachment(streamer, self._embeddings(patcher))
+        if isinstance(tier, MemoryTier):
+            streams_from(model, attachment)
         attach(patcher, attachment, lambda old, new: self.attach(new, stacks))
         self._attachments.add(attachment)
         self._account(patcher, streamer)
@@ -135,7 +144,11 @@ class Layerwise(ABC):
         how = f"{state} {self._how(format_bytes(slot))}"
         if self._compiled:
             how += f"; {self._compiled} that torch.compile made are left to ComfyUI"
-        return Applied(Placement.LAYERWISE.value, how)
+        return Applied(Placement.LAYERWISE.value, how, *self._host_now())
+
+    def _host_now(self) -> tuple[str, str]:
+        """Return the host tier that the masters are in now, and why they are not where they should be."""
+        return "", ""
 
     @abstractmethod
     def _tier(self, model: nn.Module) -> HostTier:
@@ -156,9 +169,12 @@ class Layerwise(ABC):
 class StreamedToDevice(Layerwise):
     """The stream backend: layers are copied to the accelerator, their masters stay on the host."""
 
-    def __init__(self, handle: Handle, ledger: Ledger, budget: int | None, host: Host) -> None:
+    def __init__(
+        self, handle: Handle, ledger: Ledger, budget: int | None, host: Host, why_staged: str = ""
+    ) -> None:
         super().__init__(handle.patcher.model, handle.patcher.load_device, ledger, budget)
         self._host = host
+        self._why_staged = why_staged
         self._lean = handle.slot == "clip_vision" or handle.patcher.is_clip
 
     def _tier(self, model: nn.Module) -> HostTier:
@@ -181,9 +197,24 @@ class StreamedToDevice(Layerwise):
         )
 
     def _memory(self) -> str:
-        model = self._model()
-        pinned = packed_weights(model).pinned_bytes if model is not None else 0
+        pinned, _ = self._packed()
         return f"memory ({format_bytes(pinned)} pinned)" if pinned else "memory"
+
+    def _host_now(self) -> tuple[str, str]:
+        model = self._model()
+        pinned, packed = self._packed()
+        if model is None or pinned == packed or self._host is not Host.PINNED:
+            return self._host.value, self._why_staged
+        short = f"{format_bytes(packed - pinned)} of {format_bytes(packed)} could not be pinned"
+        return Host.STAGED.value, f"{short}: {why_not_pinned(model)}"
+
+    def _packed(self) -> tuple[int, int]:
+        """Return the bytes of the model's blocks, those of pinned ones first."""
+        model = self._model()
+        if model is None:
+            return 0, 0
+        weights = packed_weights(model)
+        return weights.pinned_bytes, weights.packed_bytes
 
 
 class StreamedFromFile(Layerwise):

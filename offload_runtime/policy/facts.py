@@ -60,6 +60,8 @@ class ComponentFacts:
         layers: how many repeated layers were found; 0 means that it cannot be streamed.
         layer_bytes: how many of the bytes are inside those layers.
         slot_bytes: the device memory that streaming them takes at a time; 0 for two layers of average size.
+        pinned_bytes: how many bytes of its layers are page-locked already.
+        bytes_to_add: host memory that its layers take beside what they take now, once they are packed.
         on_cpu: whether ComfyUI computes it on the CPU, by its own choice or a command-line flag.
         passes: how often its layers ran per use, as the last trace showed; None before the first use.
         activation_bytes: device memory that it computes in, beside its weights; 0 for "not known".
@@ -76,6 +78,8 @@ class ComponentFacts:
     layers: int
     layer_bytes: int
     slot_bytes: int = 0
+    pinned_bytes: int = 0
+    bytes_to_add: int = 0
     on_cpu: bool = False
     passes: int | None = None
     activation_bytes: int = 0
