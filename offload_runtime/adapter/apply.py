@@ -18,6 +18,7 @@ from .choose import choose_backend
 from .dynamic import is_dynamic
 from .handles import Handle, open_handle
 from .loose import loose_bytes
+from .pinning import bytes_to_add, give_back_unused, pinned_bytes
 from .placed import Placed, Placements
 from .rounds import placed_now
 from .structure import find_stacks, why_left_alone
@@ -46,6 +47,7 @@ def apply_policy(
         AttachError: an object holds no model.
         StrictPolicyError: the policy is strict, and this machine cannot do all that it asks for.
     """
+    give_back_unused()
     names = set(earlier.names)
     opened = []
     for slot, value in objects.items():
@@ -79,6 +81,8 @@ def _component_facts(handle: Handle, stacks: tuple[Stack, ...]) -> ComponentFact
         layer_bytes=sum(stack.bytes for stack in stacks),
         slot_bytes=slot_bytes_for(stacks) + loose_bytes(model, list(stack_layers(stacks))),
         why_no_layers=(not stacks and why_left_alone(model)) or "",
+        pinned_bytes=pinned_bytes(handle.patcher, stacks),
+        bytes_to_add=bytes_to_add(model, stacks),
         on_cpu=mm.is_device_cpu(handle.patcher.load_device),
         passes=trace_of(model).passes,
         paged=is_dynamic(handle.patcher),

@@ -23,7 +23,7 @@ from ..engine import LooseTensors, Streamer, parameter_bytes
 from .embedding import HostEmbeddings
 from .guard import Guard
 from .loose import loose_bytes, loose_tensors
-from .pinning import packed_weights
+from .pinning import leaves, packed_weights
 from .pressure import Pressure
 from .round_cost import RoundCost
 from .staying import Staying
@@ -89,6 +89,8 @@ class Attachment:
     def on_detach(self, patcher: Any, unpatch_all: bool) -> None:
         """Give the slot back: on eviction, and when a clone of the model is loaded instead."""
         self.streamer.free()
+        if not unpatch_all:
+            leaves(patcher, self)
 
 
 def attach(patcher: Any, attachment: Attachment, on_clone: Callable[[Any, Any], None]) -> None:
@@ -171,6 +173,8 @@ class _Account:
         self._resident = max(0, resident_bytes - self._loose)
         self._tables = patcher.attachments[KEY].tables
         self._without_tables = self._whole - sum(parameter_bytes(table) for table in self._tables)
+        named = patcher.model.named_modules()
+        self._table_keys = {f"{name}.weight" for name, module in named if module in self._tables}
         self._limit = 0.0  # what the resident weights were chosen for
         self._staying = Staying()
         self._wanted = 0  # bytes of weights that are on the device when all is as it was placed
@@ -268,12 +272,17 @@ class _Account:
         return freed
 
     def pin_weight_to_device(self, key: str) -> None:
-        """Pin a weight in place, except those of the layers: they are packed, and that has to come first."""
-        if not self._streamer.streams(key):
+        """Pin a weight in place, if ComfyUI copies it."""
+        if self._is_copied_by_comfyui(key):
             self._base.pin_weight_to_device(self._patcher(), key)
 
+    def _is_copied_by_comfyui(self, key: str) -> bool:
+        """Tell whether a weight is none of the layers, which are packed, and no table that is looked up on the host."""
+        left = key in self._table_keys and key not in self._patcher().patches  # type: ignore[union-attr]
+        return not (left or self._streamer.streams(key))
+
     def _pin(self, patcher: Any) -> None:
-        for name in list(filter(self._streamer.streams, patcher.pinned)):
+        for name in [name for name in patcher.pinned if not self._is_copied_by_comfyui(name)]:
             patcher.unpin_weight(name)  # of a sibling
         self._streamer.pack()
         packed_weights(patcher.model).forget(patcher.model.parameters())

@@ -34,7 +34,7 @@ from .attachment import Attachment, account_for_slots, attach, strip
 from .embedding import HostEmbeddings
 from .guard import Guard, why_it_failed
 from .handles import Handle
-from .pinning import packed_weights
+from .pinning import packed_weights, streams_from, why_not_pinned
 from .round_cost import RoundCost
 from .structure import layers_left
 
@@ -59,10 +59,17 @@ def trace_of(model: nn.Module) -> Trace:
 
 
 class Applied(NamedTuple):
-    """What is really in force: a placement word or `comfyui`, and how, in words."""
+    """What is really in force: a placement word or `comfyui`, and how, in words.
+
+    Attributes:
+        host: where the masters of its layers wait, or "" where nothing else can be than what was decided.
+        host_why: why they wait elsewhere than was decided, or "".
+    """
 
     word: str
     how: str
+    host: str = ""
+    host_why: str = ""
 
 
 class Backend(Protocol):
@@ -124,6 +131,8 @@ class Layerwise(ABC):
         streamer = Streamer(stacks, lane, tier, self._ledger, self._budget, trace)
         self._compiled = self._layers - len(streamer.layers)
         attachment = self._attachment(patcher, streamer)
+        if isinstance(tier, MemoryTier):
+            streams_from(model, attachment)
         attach(patcher, attachment, lambda old, new: self.attach(new, stacks))
         self._attachments.add(attachment)
         self._account(patcher, streamer)
@@ -153,7 +162,11 @@ class Layerwise(ABC):
             how += (
                 f"; in the last use they were called with inputs on {self._ledger.elsewhere}, and ran there"
             )
-        return Applied(Placement.LAYERWISE.value, how)
+        return Applied(Placement.LAYERWISE.value, how, *self._host_now())
+
+    def _host_now(self) -> tuple[str, str]:
+        """Return the host tier that the masters are in now, and why they are not where they should be."""
+        return "", ""
 
     @abstractmethod
     def _tier(self, model: nn.Module) -> HostTier:
@@ -175,10 +188,18 @@ class StreamedToDevice(Layerwise):
     """The stream backend: layers are copied to the accelerator, their masters stay on the host."""
 
     def __init__(
-        self, handle: Handle, ledger: Ledger, budget: int | None, host: Host, *, flexible: bool = False
+        self,
+        handle: Handle,
+        ledger: Ledger,
+        budget: int | None,
+        host: Host,
+        why_staged: str = "",
+        *,
+        flexible: bool = False,
     ) -> None:
         super().__init__(handle.patcher.model, handle.patcher.load_device, ledger, budget)
         self._host = host
+        self._why_staged = why_staged
         self._flexible = flexible and host is not Host.MAPPED  # what is evicted comes back to memory
         self._lean = handle.slot == "clip_vision" or handle.patcher.is_clip
         self._runs_alone = handle.slot != "model"
@@ -223,9 +244,24 @@ class StreamedToDevice(Layerwise):
         )
 
     def _memory(self) -> str:
-        model = self._model()
-        pinned = packed_weights(model).pinned_bytes if model is not None else 0
+        pinned, _ = self._packed()
         return f"memory ({format_bytes(pinned)} pinned)" if pinned else "memory"
+
+    def _host_now(self) -> tuple[str, str]:
+        model = self._model()
+        pinned, packed = self._packed()
+        if model is None or pinned == packed or self._host is not Host.PINNED:
+            return self._host.value, self._why_staged
+        short = f"{format_bytes(packed - pinned)} of {format_bytes(packed)} could not be pinned"
+        return Host.STAGED.value, f"{short}: {why_not_pinned(model)}"
+
+    def _packed(self) -> tuple[int, int]:
+        """Return the bytes of the model's blocks, those of pinned ones first."""
+        model = self._model()
+        if model is None:
+            return 0, 0
+        weights = packed_weights(model)
+        return weights.pinned_bytes, weights.packed_bytes
 
 
 class StreamedFromFile(Layerwise):

@@ -64,18 +64,21 @@ def _layerwise(
         )
     model = handle.patcher.model
     if not _on_cpu(handle):
-        host = decision.host_tier or Host.PINNED
+        host, why = decision.host_tier or Host.PINNED, ""
         if host is Host.MAPPED and not _adopt(model, stacks, files):
-            host = Host.STAGED  # the report says where the layers are copied from
-        return StreamedToDevice(handle, ledger, decision.budget_bytes, host, flexible=decision.flexible)
+            host, why = Host.STAGED, f"{_named(files)} holds the same bytes"
+        return StreamedToDevice(handle, ledger, decision.budget_bytes, host, why, flexible=decision.flexible)
     if _adopt(model, stacks, files):
         return StreamedFromFile(handle, ledger)
-    named = f"no file that the workflow names ({', '.join(p.name for p in files)})" if files else "no file"
     how = (
         "in memory, where the CPU computes with it; layer by layer nothing would be gained, because "
-        f"{named} holds the same bytes to read the layers from"
+        f"{_named(files)} holds the same bytes to read the layers from"
     )
     return Untouched(Placement.RESIDENT.value, how, handle.patcher)
+
+
+def _named(files: Sequence[Path]) -> str:
+    return f"no file that the workflow names ({', '.join(p.name for p in files)})" if files else "no file"
 
 
 def _adopt(model: nn.Module, stacks: Sequence[Stack], files: Sequence[Path]) -> int:

@@ -12,6 +12,7 @@ from ..engine import Ledger, mapped_weights, tensor_bytes
 from ..policy import ComponentFacts, Decision, PlacementRow, Policy, Report, unused_notes
 from . import hardware
 from .backends import Backend
+from .pinning import give_back_unused
 
 
 class Placed:
@@ -34,6 +35,8 @@ class Placed:
             self.decision,
             applied=applied.word,
             how=applied.how,
+            host=applied.host,
+            host_why=applied.host_why,
             tiers=self._tiers(),
             moved_bytes=sum(self._ledger.moved.values()),
             layer_runs=self._ledger.layer_runs,
@@ -83,6 +86,7 @@ class Placements:
 
     def report(self) -> Report:
         """Read the report of all components from the live models."""
+        give_back_unused()
         machine = hardware.machine_facts()
         unused = [argument for policy in self.policies for argument in policy.unused(self.names)]
         return Report(

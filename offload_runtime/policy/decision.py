@@ -28,6 +28,7 @@ class Decision:
         budget_asked: device memory that somebody allowed it, or None. It may be more than what the plan
             counts for it; a component that takes memory in pages is held to this.
         host_tier: where the masters of its layers should wait, or None when it is not streamed.
+        host_reason: why they should wait there, in a sentence for people.
         look_ahead: whether the next layer may be copied while one computes.
         device: the device that computes it.
         limits: what the machine could not do of what was asked, in sentences for people.
@@ -43,6 +44,7 @@ class Decision:
     budget_bytes: int | None = None
     budget_asked: int | None = None
     host_tier: HostTier | None = None
+    host_reason: str = ""
     look_ahead: bool = True
     device: str = ""
     limits: tuple[str, ...] = ()

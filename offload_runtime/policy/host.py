@@ -2,7 +2,8 @@
 
 Pinned memory is scarce (half of the memory on Windows), so the components that copy most per use get it first: the
 ranking by bytes × passes is SGLang-Diffusion's. A component is pinned whole or not at all, because a few layers
-that are not would stall together.
+that are not would stall together. Masters are replaced in place, so what counts against free memory is what pinning
+adds: one layer for a time, and all of those that are in no memory of their own yet.
 """
 
 from __future__ import annotations
@@ -22,10 +23,28 @@ LOOP_PASSES = 20
 
 
 class Tier(NamedTuple):
-    """A host tier, and why a wish for another one could not be had ("" when nobody lost)."""
+    """A host tier.
+
+    Attributes:
+        reason: why it is this one, in a sentence for people.
+        lost: whether another one was asked for.
+    """
 
     tier: HostTier
-    reason: str = ""
+    reason: str
+    lost: bool = False
+
+
+class _Left(NamedTuple):
+    """What is left of a machine's host memory, in bytes: to be pinned (None for "not known"), and free."""
+
+    pins: int | None
+    memory: int
+
+    def without(self, component: ComponentFacts) -> _Left:
+        """Return what pinning a component leaves."""
+        pins = None if self.pins is None else self.pins - _to_pin(component)
+        return _Left(pins, self.memory - component.bytes_to_add)
 
 
 def host_tiers(
@@ -39,13 +58,12 @@ def host_tiers(
         machine: the machine.
     """
     chosen: dict[str, Tier] = {}
-    pins = machine.ram_available if machine.pin_limit is None else machine.pin_limit
-    pins = min(pins, max(0, machine.ram_available - RAM_RESERVE))
+    left = _Left(machine.pin_limit, max(0, machine.ram_available - RAM_RESERVE))
     order = sorted(streamed, key=lambda c: (wishes.get(c.name) is None, -c.layer_bytes * _passes(c), c.name))
     for component in order:
-        chosen[component.name] = tier = _choose(component, wishes.get(component.name), machine, pins)
+        chosen[component.name] = tier = _choose(component, wishes.get(component.name), machine, left)
         if tier.tier is HostTier.PINNED:
-            pins -= component.layer_bytes
+            left = left.without(component)
     return chosen
 
 
@@ -54,27 +72,51 @@ def streams_on_cpu(component: ComponentFacts, machine: MachineFacts) -> bool:
     return component.on_cpu or not machine.accelerator
 
 
-def _choose(component: ComponentFacts, wish: HostTier | None, machine: MachineFacts, pins: int) -> Tier:
+def _choose(component: ComponentFacts, wish: HostTier | None, machine: MachineFacts, left: _Left) -> Tier:
     if streams_on_cpu(component, machine):
-        lost = wish not in (None, HostTier.MAPPED)
+        if wish in (None, HostTier.MAPPED):
+            return Tier(HostTier.MAPPED, "the CPU computes it, so its layers come from the file")
         return Tier(
-            HostTier.MAPPED, f"{wish} has no meaning on the CPU: layers come from the file" if lost else ""
+            HostTier.MAPPED, f"{wish} has no meaning on the CPU: layers come from the file", lost=True
         )
     if wish in (HostTier.STAGED, HostTier.MAPPED):
-        return Tier(wish)
+        return Tier(wish, f"{wish} was asked for")
+    size = format_bytes(component.layer_bytes)
+    why_not = _why_not_pinned(component, machine, left)
+    if not why_not:
+        adds = format_bytes(component.bytes_to_add) if component.bytes_to_add else "no memory"
+        return Tier(
+            HostTier.PINNED, f"its {size} may be pinned, which takes {adds} beside what they take now"
+        )
+    if wish is None and _takes(component) > left.memory:
+        return Tier(HostTier.MAPPED, f"{why_not}, so its layers are read from the file")
+    return Tier(HostTier.STAGED, f"{why_not}, so its layers are staged", lost=wish is not None)
+
+
+def _why_not_pinned(component: ComponentFacts, machine: MachineFacts, left: _Left) -> str:
     flag = machine.flag("--disable-pinned-memory")
-    if flag is None and component.layer_bytes <= pins:
-        return Tier(HostTier.PINNED)
-    instead = HostTier.STAGED
-    if wish is None:
-        if component.layer_bytes > max(0, machine.ram_available - RAM_RESERVE):
-            instead = HostTier.MAPPED
-        return Tier(instead)
-    cause = flag and f"{flag} allows no pinned memory"
-    short = (
-        f"its {format_bytes(component.layer_bytes)} are more than the {format_bytes(pins)} that may be pinned"
-    )
-    return Tier(instead, f"{cause or short}, so its layers are staged")
+    if flag is not None:
+        return f"{flag} allows no pinned memory"
+    size = format_bytes(component.layer_bytes)
+    if left.pins is not None and _to_pin(component) > left.pins:
+        return f"its {size} are more than the {format_bytes(max(0, left.pins))} that may be pinned"
+    if _takes(component) > left.memory:
+        return (
+            f"pinning its {size} takes {format_bytes(_takes(component))} of memory for a time, and "
+            f"{format_bytes(max(0, left.memory))} are left beside {format_bytes(RAM_RESERVE)} for the system"
+        )
+    return ""
+
+
+def _to_pin(component: ComponentFacts) -> int:
+    return max(0, component.layer_bytes - component.pinned_bytes)
+
+
+def _takes(component: ComponentFacts) -> int:
+    """Return the memory that packing takes at its peak: masters are replaced in place, one layer at a time."""
+    if not _to_pin(component):
+        return 0
+    return component.bytes_to_add + component.layer_bytes // max(1, component.layers)
 
 
 def _passes(component: ComponentFacts) -> int:

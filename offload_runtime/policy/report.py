@@ -34,7 +34,8 @@ class PlacementRow:
         how: what that means on this machine, in words.
         why: the reason of the decision, and how far the machine could follow.
         vram_bytes: device memory that the plan counts for it.
-        host: the host tier that was decided for its layers, or "".
+        host: the host tier that its layers are in, or the one that was decided for them; "" when there is none.
+        host_why: why they are there.
         tiers: where its weights are now: tier name → bytes.
         moved_bytes: bytes copied into layer slots since the component was attached.
         layer_runs: how many layer calls ran under the engine.
@@ -52,6 +53,7 @@ class PlacementRow:
     why: str
     vram_bytes: int = 0
     host: str = ""
+    host_why: str = ""
     tiers: Mapping[str, int] = field(default_factory=dict)
     moved_bytes: int = 0
     layer_runs: int = 0
@@ -65,6 +67,8 @@ class PlacementRow:
         *,
         applied: str = "",
         how: str = "",
+        host: str = "",
+        host_why: str = "",
         tiers: Mapping[str, int] | None = None,
         moved_bytes: int = 0,
         layer_runs: int = 0,
@@ -81,7 +85,8 @@ class PlacementRow:
             how=how,
             why=decision.why,
             vram_bytes=decision.planned_bytes,
-            host=str(decision.host_tier or ""),
+            host=host or str(decision.host_tier or ""),
+            host_why=host_why or decision.host_reason,
             tiers=tiers or {},
             moved_bytes=moved_bytes,
             layer_runs=layer_runs,
@@ -99,6 +104,7 @@ class PlacementRow:
             f"  asked    {asked}",
             *_wrapped(f"  applied  {self.applied}: {self.how}"),
             *_wrapped(f"  why      {self.why}"),
+            *(_wrapped(f"  host     {self.host}: {self.host_why}") if self.host else []),
             f"  weights  {tiers or 'none loaded'}",
         ]
         if self.layer_runs:
@@ -122,7 +128,7 @@ def decision_table(rows: Sequence[PlacementRow]) -> str:
         ("decided", *(row.decided for row in rows)),
         ("applied", *(row.applied for row in rows)),
         ("planned VRAM", *(format_bytes(row.vram_bytes) for row in rows)),
-        ("planned host", *(row.host or "-" for row in rows)),
+        ("host", *(row.host or "-" for row in rows)),
     ]
     aligned = [
         [cell.ljust(max(map(len, column))) for cell in column] for column in columns if any(column[1:])

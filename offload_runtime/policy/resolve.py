@@ -118,7 +118,7 @@ class _Case(NamedTuple):
                 else budget_limits(budget, component, share.planned, machine)
             ),
             *([f"{waits} allows no look-ahead, so every layer is waited for"] if waits and asked else []),
-            *([tier.reason] if tier is not None and tier.reason else []),
+            *([tier.reason] if tier is not None and tier.lost else []),
             *(host_limits(host, component) if placed.placement is Placement.LAYERWISE else []),
             *device_limits(device, machine),
         )
@@ -132,6 +132,7 @@ class _Case(NamedTuple):
             budget_bytes=self._enforced(component, budget is not None),
             budget_asked=self._allowed(component, budget),
             host_tier=tier.tier if tier is not None else None,
+            host_reason=tier.reason if tier is not None else "",
             look_ahead=waits is None,
             device="cpu" if component.on_cpu or placed.placement is Placement.CPU else machine.device,
             limits=limits,

@@ -84,6 +84,36 @@ def test_a_wish_for_ordinary_memory_gives_the_pins_back(layer: list[nn.Parameter
     assert all(torch.equal(p, v) for p, v in zip(layer, values, strict=True))
 
 
+def test_a_pin_that_was_refused_is_had_when_there_is_room_again(layer: list[nn.Parameter]) -> None:
+    pins = Pins(limit=0)
+    packed = PackedWeights(pins.pin, pins.unpin)
+    values = [p.clone() for p in layer]
+    for _ in range(2):
+        packed.pack(layer)
+        assert (packed.pinned_bytes, packed.packed_bytes > 0) == (0, True)
+    pins.limit = 1 << 30
+    packed.pack(layer)
+    assert packed.pinned_bytes == packed.packed_bytes
+    assert all(torch.equal(p, v) for p, v in zip(layer, values, strict=True))
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_released_weights_are_the_same_objects_in_memory_of_their_own(
+    layer: list[nn.Parameter], inference: bool
+) -> None:
+    pins = Pins()
+    packed = PackedWeights(pins.pin, pins.unpin)
+    values = [p.clone() for p in layer]
+    packed.pack(layer)
+    with torch.inference_mode(inference):
+        packed.release(layer)
+    assert (pins.blocks, packed.packed_bytes) == ([], 0)
+    assert all(torch.equal(p, v) for p, v in zip(layer, values, strict=True))
+    assert all(p.untyped_storage().nbytes() == p.nbytes for p in layer)
+    packed.pack(layer)
+    assert packed.block(layer) is not None
+
+
 def test_packing_again_takes_nothing_more(layer: list[nn.Parameter]) -> None:
     pins = Pins()
     packed = PackedWeights(pins.pin, pins.unpin)

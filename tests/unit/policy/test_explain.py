@@ -41,7 +41,7 @@ def test_the_table_without_a_policy(capsys: pytest.CaptureFixture[str]) -> None:
         "Placement plan · mode auto · computes on cuda:0 · room for weights 10.80 GB (the card's 12.00 GB less "
         "1.20 GB for activations) · memory 32.00 GB\n"
         "\n"
-        "component     weights   asked  decided    planned VRAM  planned host\n"
+        "component     weights   asked  decided    planned VRAM  host\n"
         "text_encoder  9.50 GB   auto   layerwise  770 MB        pinned\n"
         "transformer   12.00 GB  auto   auto       9.75 GB       -\n"
         "vae           307 MB    auto   resident   307 MB        -\n"
