@@ -18,7 +18,7 @@ from comfy.patcher_extension import CallbacksMP, PatcherInjection
 from ..engine import Stack, parameter_bytes
 from ..policy import Decision, Placement, format_bytes
 from .attachment import KEY, strip
-from .backends import COMFYUI, Applied, Backend, Untouched
+from .backends import COMFYUI, Applied, Backend, Untouched, ran_elsewhere
 from .dynamic_order import Place, Wish
 from .dynamic_pages import PAGE, allowed_bytes, needed_pages, resident_bytes
 from .embedding import HostEmbeddings, stays_on_host
@@ -63,7 +63,7 @@ def _to_cpu(handle: Handle) -> Backend:
 class Attached:
     """What one dynamic patcher carries: its place in line, and the tables that are looked up on the host."""
 
-    def __init__(self, place: Place, embeddings: HostEmbeddings | None) -> None:
+    def __init__(self, place: Place, embeddings: HostEmbeddings) -> None:
         self.place = place
         self._embeddings = embeddings
         self._injected = False  # core copies its own flag to clones, which would take out what is not theirs
@@ -72,15 +72,14 @@ class Attached:
         """Put the contact points on a patcher, in place of those that are there."""
         strip(patcher)
         patcher.set_attachments(KEY, self)
-        if self.place.wish.placement is not Placement.AUTO:
-            patcher.set_injections(KEY, [PatcherInjection(self.inject, self.eject)])
+        patcher.set_injections(KEY, [PatcherInjection(self.inject, self.eject)])
         patcher.add_callback_with_key(CallbacksMP.ON_LOAD, KEY, self.on_load)
         patcher.add_callback_with_key(CallbacksMP.ON_CLONE, KEY, on_clone)
         patcher.add_callback_with_key(CallbacksMP.ON_DETACH, KEY, self.on_detach)
 
     def on_load(self, patcher: Any, *_: Any) -> None:
         """ComfyUI is about to use the patcher: its weights have addresses and patches, and none has moved."""
-        if self._embeddings is not None:
+        if self._embeddings.on_host:
             self.place.tables = [table for table in self._embeddings.tables() if stays_on_host(table)]
         self.place.loaded()
 
@@ -89,19 +88,17 @@ class Attached:
         self.place.left()
 
     def inject(self, patcher: Any) -> None:
-        """Watch the layers, and look tables up on the host."""
+        """Watch the layers, and let tables name the device, or be looked up on the host."""
         self._injected = True
         self.place.watch()
-        if self._embeddings is not None:
-            self._embeddings.install()
+        self._embeddings.install()
 
     def eject(self, patcher: Any) -> None:
         """Leave the model as it was."""
         if self._injected:
             self._injected = False
             self.place.stop_watching()
-            if self._embeddings is not None:
-                self._embeddings.uninstall()
+            self._embeddings.uninstall()
 
 
 class Paged:
@@ -121,7 +118,7 @@ class Paged:
             return
         place = Place(self._wish, model, self._device, stacks)
         streams = self._wish.placement is Placement.LAYERWISE or self._wish.budget is not None
-        embeddings = HostEmbeddings(model, self._device) if streams else None
+        embeddings = HostEmbeddings(model, self._device, on_host=streams)
         Attached(place, embeddings).put_on(patcher, lambda old, new: self.attach(new, stacks))
         self._places.add(place)
 
@@ -148,6 +145,8 @@ class Paged:
         if place.tables:
             size = format_bytes(sum(parameter_bytes(table) for table in place.tables))
             how.append(f"its token table ({size}) is looked up in memory")
+        if place.elsewhere is not None:
+            how.append(ran_elsewhere(place.elsewhere))
         if place.lacking:
             how.append(f"this comfy-aimdo has no {' and no '.join(place.lacking)}, so the rest is ComfyUI's")
         return Applied(self._word(complete), "; ".join(how))

@@ -3,7 +3,8 @@
 The table is large and only a few rows of it are read. On ComfyUI 0.3.75 the device of its weight even decides
 where the whole encode runs, so a table left on the host would silently move the encode to the CPU. While the
 encoder is loaded, `get_input_embeddings` therefore answers with a stand-in that names the compute device,
-looks the rows up where the table is, and sends them over.
+looks the rows up where the table is, and sends them over. Later versions ask the table only where somebody calls
+the encoder past `CLIP`, as some packs do.
 
 With dynamic VRAM a table has addresses in a range of pages as well, and ComfyUI would copy all of it there, or
 copy all of it on the host when the ids are there. A stand-in without those addresses is looked up as it is.
@@ -37,26 +38,33 @@ def stays_on_host(table: nn.Module) -> bool:
 class HostEmbedding:
     """Stands in for an embedding whose table is not on the compute device."""
 
-    def __init__(self, embedding: nn.Embedding, device: torch.device) -> None:
+    def __init__(self, embedding: nn.Embedding, device: torch.device, *, on_host: bool = True) -> None:
         self.weight = SimpleNamespace(device=device)
         self._embedding = embedding
-        self._device = device
+        self._on_host = on_host
 
     def __call__(self, ids: torch.Tensor, **kwargs: Any) -> torch.Tensor:
-        """Look up `ids` (any shape, integer); returns their rows on the compute device."""
+        """Look up `ids` (any shape, integer); returns their rows where the ids are."""
         # A patched table is cast by ComfyUI where its input is, patches and all: that is too much for the host.
         patched = getattr(self._embedding, "weight_function", None)
-        place = self._device if patched else self._embedding.weight.device
+        place = self._embedding.weight.device if self._on_host and not patched else ids.device
         rows: torch.Tensor = self._embedding(ids.to(place), **kwargs)
         # Where core has not placed the table it does not cast it, and leaves out the wish for another dtype.
-        return rows.to(self._device, kwargs.get("out_dtype"))
+        return rows.to(ids.device, kwargs.get("out_dtype"))
 
 
 class HostEmbeddings:
-    """The stand-ins of one text encoder, installed and removed with its layers."""
+    """The stand-ins of one text encoder, installed and removed with its layers.
 
-    def __init__(self, model: nn.Module, device: torch.device) -> None:
+    Args:
+        model: the text encoder.
+        device: where it computes.
+        on_host: whether tables that ComfyUI pages in are looked up on the host instead, where they can be.
+    """
+
+    def __init__(self, model: nn.Module, device: torch.device, *, on_host: bool = True) -> None:
         self._device = device
+        self.on_host = on_host
         self._stand_ins: dict[nn.Module, Any] = {}
         self._owners = list(_tables_of(model))
 
@@ -85,8 +93,8 @@ class HostEmbeddings:
             if embedding.weight.device == self._device:
                 return embedding
             if hasattr(embedding, "_v"):
-                if not stays_on_host(embedding):
-                    return embedding
+                if not (self.on_host and stays_on_host(embedding)):
+                    return HostEmbedding(embedding, self._device, on_host=False)
                 embedding = _without_pages(embedding)
             return HostEmbedding(embedding, self._device)
 

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from .areas import Areas
-from .lane import Event, Lane
+from .lane import Event, Lane, where_else
 from .ledger import Ledger
 from .schedule import Fetch, Region, largest_neighbours
 from .slots import Slots, layout_of, packed_bytes, why_unmovable
@@ -203,7 +203,7 @@ class Streamer:
         position = self._trace.record(index)
         if index < self._units.layers:
             self._ledger.layer_runs += 1
-            self._ledger.elsewhere = elsewhere = self._where_else(args, kwargs)
+            self._ledger.elsewhere = elsewhere = where_else(self._lane.device, args, kwargs)
             if elsewhere is not None:  # whoever called it computes there: with the masters, as without us
                 self.on_elsewhere(elsewhere)
                 return forward(*args, **kwargs)
@@ -362,17 +362,6 @@ class Streamer:
                 unwrap(unit.module)
             if index < unknown or index not in self._idle:
                 wrap(unit.module, index, self)
-
-    def _where_else(self, args: Any, kwargs: Any) -> torch.device | None:
-        """Return the device of a layer's inputs, or None when one of them is where the weights are brought."""
-        elsewhere = None
-        for value in (*args, *kwargs.values()):
-            if isinstance(value, torch.Tensor):
-                if value.device == self._lane.device:
-                    return None
-                if value.is_floating_point() and value.dim():
-                    elsewhere = value.device
-        return elsewhere
 
     def _find_left(self) -> None:
         """Note which layers cannot be taken apart: of such a one, nothing is copied."""
