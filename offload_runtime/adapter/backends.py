@@ -30,7 +30,7 @@ from ..engine import (
 from ..policy import HostTier as Host
 from ..policy import Placement, format_bytes
 from .at_rest import rest_while_used
-from .attachment import Attachment, account_for_slots, attach, strip
+from .attachment import Attachment, NamedDevice, account_for_slots, attach, name_device, strip
 from .embedding import HostEmbeddings
 from .guard import Guard, why_it_failed
 from .handles import Handle
@@ -40,6 +40,11 @@ from .structure import layers_left
 
 COMFYUI = "comfyui"
 """The word for a component that is left to ComfyUI's own memory manager."""
+
+
+def ran_elsewhere(device: torch.device) -> str:
+    """Say that a component ran on another device than the one that it is loaded to."""
+    return f"in the last use its layers were given inputs on {device}, and ran there"
 
 
 _lanes: weakref.WeakValueDictionary[torch.device, Lane] = weakref.WeakValueDictionary()
@@ -89,17 +94,21 @@ class Untouched:
         self._word = word
         self._how = how
         self._patcher = weakref.ref(patcher)
+        self._named: NamedDevice | None = None
 
     def attach(self, patcher: Any, stacks: Sequence[Stack]) -> None:
-        """Leave the patcher as it is."""
+        """Leave the patcher as it is, but let a text encoder compute where it is loaded."""
+        self._named = name_device(patcher, [stack.layers[0].module for stack in stacks])
 
     def applied(self) -> Applied:
         """Say what ComfyUI does, and how much of it is loaded now."""
         patcher = self._patcher()
         if patcher is None or mm.is_device_cpu(patcher.load_device):
             return Applied(self._word, self._how)
-        loaded = f"{format_bytes(int(patcher.loaded_size()))} of it on {patcher.load_device} now"
-        return Applied(self._word, f"{self._how}; {loaded}")
+        how = f"{self._how}; {format_bytes(int(patcher.loaded_size()))} of it on {patcher.load_device} now"
+        if self._named is not None and self._named.elsewhere is not None:
+            how += f"; {ran_elsewhere(self._named.elsewhere)}"
+        return Applied(self._word, how)
 
 
 class Layerwise(ABC):
@@ -121,10 +130,11 @@ class Layerwise(ABC):
     def attach(self, patcher: Any, stacks: Sequence[Stack]) -> None:
         """Attach a streamer of its own to a patcher of this model; clones get one when they are made."""
         model = self._model()
-        if model is None or patcher.model is not model or why_it_failed(model):
-            strip(
-                patcher
-            )  # a copy of the model for another device, or one that cannot be streamed: ComfyUI's
+        if model is None or patcher.model is not model:
+            strip(patcher)  # a copy of the model for another device: ComfyUI's
+            return
+        if why_it_failed(model):
+            name_device(patcher)
             return
         self._layers = sum(len(stack.layers) for stack in stacks)
         lane, tier, trace = lane_to(self._device), self._tier(model), trace_of(model)
@@ -159,9 +169,7 @@ class Layerwise(ABC):
             size = format_bytes(sum(layer.bytes for layer in left))
             how += f"; {len(left)} ({size}) whose weights cannot be taken apart are left to ComfyUI"
         if self._ledger.elsewhere is not None:
-            how += (
-                f"; in the last use they were called with inputs on {self._ledger.elsewhere}, and ran there"
-            )
+            how += f"; {ran_elsewhere(self._ledger.elsewhere)}"
         return Applied(Placement.LAYERWISE.value, how, *self._host_now())
 
     def _host_now(self) -> tuple[str, str]:
@@ -222,7 +230,7 @@ class StreamedToDevice(Layerwise):
         if patcher is None:
             return False
         patcher.detach()
-        strip(patcher)
+        name_device(patcher)
         lane = lane_to(self._device)
         lane.finish(lane.mark())  # what has failed may still be copying
         packed_weights(patcher.model).forget(())

@@ -19,7 +19,7 @@ from comfy.patcher_extension import CallbacksMP
 from ..engine import Stack, parameter_bytes
 from ..policy import Decision, Placement, format_bytes
 from .attachment import KEY, strip
-from .backends import COMFYUI, Applied, Backend, Untouched
+from .backends import COMFYUI, Applied, Backend, Untouched, ran_elsewhere
 from .dynamic_order import Place, Wish
 from .dynamic_pages import PAGE, allowed_bytes, needed_pages, resident_bytes
 from .embedding import HostEmbeddings
@@ -133,6 +133,8 @@ class Paged:
         if place.tables:
             size = format_bytes(sum(parameter_bytes(table) for table in place.tables))
             how.append(f"its token table ({size}) is looked up in memory")
+        if place.elsewhere is not None:
+            how.append(ran_elsewhere(place.elsewhere))
         if place.lacking:
             how.append(f"this comfy-aimdo has no {' and no '.join(place.lacking)}, so the rest is ComfyUI's")
         return Applied(self._word(complete), "; ".join(how))

@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from ..engine import Stack
+from ..engine.lane import where_else
 from ..engine.stacks import stack_layers
 from ..policy import Placement
 from ..policy.rounds import PAGED
@@ -63,6 +64,7 @@ class Place:
         self.device = device
         self.tables: list[nn.Module] = []
         self.turn = -1
+        self.elsewhere: torch.device | None = None  # where its layers last ran, if it was not this device
         self._model = weakref.ref(model)
         self._trace = trace_of(model)
         self._layers = {id(layer.module): i for i, layer in enumerate(stack_layers(stacks))}
@@ -147,12 +149,13 @@ class Place:
         self._trace.begin_use()
         reference = weakref.ref(self)  # the hooks live on modules that this place refers to
 
-        def hook(module: nn.Module, args: Any) -> None:
+        def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
             place = reference()
             if place is not None:
+                place.elsewhere = where_else(place.device, args, kwargs)
                 place._begins_a_pass(module)
 
-        self._hooks = [module.register_forward_pre_hook(hook) for module in self._firsts]
+        self._hooks = [module.register_forward_pre_hook(hook, with_kwargs=True) for module in self._firsts]
 
     def stop_watching(self) -> None:
         """Take the hooks off."""

@@ -3,7 +3,8 @@
 The table is large and only a few rows of it are read. On ComfyUI 0.3.75 the device of its weight even decides
 where the whole encode runs, so a table left on the host would silently move the encode to the CPU. While the
 encoder is loaded, `get_input_embeddings` therefore answers with a stand-in: the same embedding to whoever looks at
-it, but its weight names the compute device, and its rows are looked up where the table is, and sent over.
+it, but its weight names the compute device, and its rows are looked up where the table is, and sent to where the ids
+are. Later versions ask the table only where somebody calls the encoder past `CLIP`, as some packs do.
 
 With dynamic VRAM a table has addresses in a range of pages as well, and ComfyUI would copy all of it there, or
 copy all of it on the host when the ids are there. Without those addresses it is looked up as it is.
@@ -132,13 +133,13 @@ class _OnHost(nn.Module):
         return HostWeight(self._embedding.weight, self._device)
 
     def forward(self, ids: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Look up `ids` (any shape, integer); returns their rows on the compute device."""
-        embedding, place = self._embedding, self._device
+        """Look up `ids` (any shape, integer); returns their rows where the ids are."""
+        embedding, place = self._embedding, ids.device
         if self._on_host and _stays_on_host(embedding):
             embedding, place = _without_pages(embedding), embedding.weight.device
         rows: torch.Tensor = embedding.forward(ids.to(place), *args, **kwargs)
         # Where core has not placed the table it does not cast it, and leaves out the wish for another dtype.
-        return rows.to(self._device, kwargs.get("out_dtype"))
+        return rows.to(ids.device, kwargs.get("out_dtype"))
 
 
 def _stays_on_host(table: nn.Embedding) -> bool:

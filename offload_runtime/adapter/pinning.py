@@ -151,12 +151,15 @@ def bytes_to_add(model: nn.Module, stacks: Iterable[Stack]) -> int:
     mapped = mapped_weights(model)
     shared: defaultdict[int, int] = defaultdict(int)
     room: dict[int, int] = {}
+    resting = 0
     for _, master in _masters(stacks):
-        if master.data_ptr() not in ours:
+        if mapped.holds(master):
+            resting += master.nbytes
+        elif master.data_ptr() not in ours:
             storage = master.untyped_storage()
             shared[storage.data_ptr()] += master.nbytes
-            room[storage.data_ptr()] = 1 << 62 if mapped.holds(master) else storage.nbytes()
-    return sum(count for address, count in shared.items() if count < room[address])
+            room[storage.data_ptr()] = storage.nbytes()
+    return resting + sum(count for address, count in shared.items() if count < room[address])
 
 
 def _masters(stacks: Iterable[Stack]) -> Iterator[tuple[str, nn.Parameter]]:

@@ -8,7 +8,7 @@ so there every event is None.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -84,6 +84,18 @@ class Lane:
     def _compute(self) -> Any:
         assert self._module is not None
         return self._module.current_stream(self.device)
+
+
+def where_else(device: torch.device, args: Iterable[Any], kwargs: Mapping[str, Any]) -> torch.device | None:
+    """Return the device of a layer's inputs, or None when one of them is on `device`."""
+    elsewhere = None
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, torch.Tensor):
+            if value.device == device:
+                return None
+            if value.is_floating_point() and value.dim():
+                elsewhere = value.device
+    return elsewhere
 
 
 def _settled(event: Event) -> Event:

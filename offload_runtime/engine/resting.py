@@ -136,6 +136,12 @@ def rest_of(value: Any) -> Rest | None:
     return value.__dict__.get("rest") if isinstance(value, Resting) else None
 
 
+def addresses_of(tensors: Iterable[torch.Tensor]) -> list[int]:
+    """Return where tensors are in memory; one that rests goes on resting, at the address beneath."""
+    with _without_dispatch():
+        return [tensor.data_ptr() for tensor in tensors]
+
+
 def read_ahead(tensor: torch.Tensor) -> None:
     """Hear that a resting tensor is read soon."""
     rest = rest_of(tensor)

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from .areas import Areas
-from .lane import Event, Lane
+from .lane import Event, Lane, where_else
 from .ledger import Ledger
 from .occupant import Exchange, Occupant, count_writes, masters_of
 from .prediction import Prediction
@@ -218,7 +218,7 @@ class Streamer:
 
     def _run(self, index: int, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         nested = index in self._running
-        elsewhere = self._where_else(args, kwargs)
+        elsewhere = where_else(self._lane.device, args, kwargs)
         with _planning:
             occupant = self._enter(index, elsewhere)
         if elsewhere is not None:  # whoever called it computes there: with the masters, as without us
@@ -419,17 +419,6 @@ class Streamer:
                 wrap(unit.module, index, self)
             elif wrapper_of(unit.module) is not None:
                 unwrap(unit.module)
-
-    def _where_else(self, args: Any, kwargs: Any) -> torch.device | None:
-        """Return the device of a layer's inputs, or None when one of them is where the weights are brought."""
-        elsewhere = None
-        for value in (*args, *kwargs.values()):
-            if isinstance(value, torch.Tensor):
-                if value.device == self._lane.device:
-                    return None
-                if value.is_floating_point() and value.dim():
-                    elsewhere = value.device
-        return elsewhere
 
     def _find_left(self) -> None:
         """Note which layers cannot be taken apart: of such a one, nothing is copied."""

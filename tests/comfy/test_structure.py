@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import comfy.ops
 import models
 import pytest
 import torch
 from torch import nn
 
-from offload_runtime.adapter.structure import find_stacks, why_left_alone
+from offload_runtime.adapter.loose import loose_tensors
+from offload_runtime.adapter.structure import find_stacks, layers_left, why_left_alone
+from offload_runtime.engine.stacks import stack_layers
 
 
 class Block(nn.Module):
@@ -131,10 +134,50 @@ def test_operations_beside_the_stacks_that_comfyui_cannot_bring_are_stacks_of_th
     }
 
 
-def test_a_layer_with_statistics_beside_its_weights_leaves_the_model_alone() -> None:
-    model = group(blocks=nn.ModuleList([nn.Sequential(Block(), nn.BatchNorm1d(2)), Block()]))
+def test_statistics_parameters_and_modules_of_their_own_stay_beside_the_stacks() -> None:
+    model = group(
+        blocks=nn.ModuleList([nn.Sequential(Block(), nn.BatchNorm1d(2)), Block()]),
+        inner=group(proj=Op()),
+        positions=nn.Embedding(4, 2),
+    )
+    model.pos, model.inner.pos = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+    assert found(model) == {"blocks": ["0", "1"], "inner.proj": ["inner.proj"]}
+    layers = list(stack_layers(find_stacks(model)))
+    assert [loose.name for loose in loose_tensors(model, layers)] == [
+        "pos",
+        "blocks.0.1.running_mean",
+        "blocks.0.1.running_var",
+        "blocks.0.1.num_batches_tracked",
+        "inner.pos",
+        "positions.weight",
+    ]
+
+
+class Quantised(torch.Tensor):
+    """Bytes that are no plain tensor."""
+
+
+def quantised() -> nn.Module:
+    """Return a block of which one weight cannot be taken apart."""
+    block = Block()
+    block.first.weight = nn.Parameter(torch.ones(2, 2).as_subclass(Quantised), requires_grad=False)
+    return block
+
+
+def test_a_layer_with_a_weight_that_cannot_be_taken_apart_is_comfyuis_as_a_whole() -> None:
+    model = group(encoder=Encoder(Block(), Block()), decoder=Encoder(*blocks(2)))
+    for block in model.encoder.blocks:
+        block.first, block.second = comfy.ops.manual_cast.Linear(2, 2), comfy.ops.manual_cast.Linear(2, 2)
+    model.encoder.blocks[1].first.weight = quantised().first.weight
+    assert found(model) == {"encoder.blocks": ["0"], "decoder.blocks": ["0", "1"]}
+    assert [layer.name for layer in layers_left(model)] == ["encoder.blocks.1"]
+
+
+def test_a_model_of_such_layers_is_left_alone() -> None:
+    model = group(encoder=Encoder(quantised(), quantised()))
     assert find_stacks(model) == ()
-    assert "`blocks.0.1` keeps statistics" in str(why_left_alone(model))
+    assert "`encoder.blocks.0.first.weight` cannot be taken apart" in str(why_left_alone(model))
+    assert [stack.name for stack in find_stacks(model, paged=True)] == ["encoder.blocks"]
 
 
 def test_weights_that_are_computed_from_others_leave_the_model_alone() -> None:

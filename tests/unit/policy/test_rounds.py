@@ -177,7 +177,7 @@ sizes = st.integers(0, 10**11)
 
 @given(uses=st.integers(1, 100))
 def test_pages_take_the_room_from_two_uses_on(uses: int) -> None:
-    """A byte that is streamed n times, against one that comes in once and may cost another's way back, hidden or not."""
+    """A byte streamed n times, against one that comes in once and may cost another's way back, hidden or not."""
     assert PAGED.takes_room(uses) == (uses >= 2)
 
 
