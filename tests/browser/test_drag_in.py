@@ -146,6 +146,7 @@ AFTER = "components: {dit: {vram_budget: 3GB}, text_encoder_2: layerwise}"
 def question(comfy: ComfyPage) -> Any:
     """What the page asks after a file for a chain with overrides that the file does not have."""
     ids = comfy.build({POLICY: {}, LOADER: {}}, [f"{POLICY}.policy -> {LOADER}.policy"])
+    comfy.center_on(ids[POLICY])
     dropped(comfy, BEFORE, comfy.title_of(ids[POLICY]))
     dropped(comfy, AFTER, comfy.title_of(ids[POLICY]))
     return comfy.page.get_by_role("dialog")

@@ -65,7 +65,7 @@ export function reset(node, fields) {
  */
 export function createChain(plan, pos) {
   return edit(() => {
-    const policy = addNode(app.canvas.graph, POLICY, pos);
+    const policy = addNode(app.canvas.graph, POLICY, () => pos);
     const nodes = [policy];
     fillNode(policy, plan.policy);
     for (const override of plan.overrides) nodes.push(insertOverride(nodes.at(-1), override));
@@ -161,22 +161,23 @@ function counts(node) {
   return !SKIPPED.includes(node.mode);
 }
 
-/** @param {any} graph @param {string} type @param {[number, number]} pos */
-function addNode(graph, type, pos) {
+/** @param {any} graph @param {string} type @param {(node: any) => [number, number]} place */
+function addNode(graph, type, place) {
   const node = liteGraph().createNode(type);
-  node.pos = pos;
+  node.pos = place(node); // before it is added: Nodes 2.0 may miss a move right after
   graph.add(node);
   return node;
 }
 
-/** Move a node down until it covers no other. @param {any} node */
-function makeRoom(node) {
-  const others = node.graph.nodes.filter((/** @type {any} */ other) => other !== node).map(boxOf);
+/** Return the next place down where a node covers no other. @param {any} graph @param {any} node @param {[number, number]} pos @returns {[number, number]} */
+function freePlace(graph, { size }, [x, y]) {
+  const boxes = graph.nodes.map(boxOf);
   const covered = () => {
-    const { left, top, right, bottom } = boxOf(node);
-    return others.find((/** @type {any} */ box) => left < box.right && box.left < right && top < box.bottom && box.top < bottom);
+    const { left, top, right, bottom } = boxOf({ pos: [x, y], size });
+    return boxes.find((/** @type {any} */ box) => left < box.right && box.left < right && top < box.bottom && box.top < bottom);
   };
-  for (let box = covered(); box; box = covered()) node.pos = [node.pos[0], box.bottom + GAP + TITLE];
+  for (let box = covered(); box; box = covered()) y = box.bottom + GAP + TITLE;
+  return [x, y];
 }
 
 /** What a node covers, with its title. @param {any} node */
@@ -193,8 +194,8 @@ function fillNode(node, values) {
 /** Put an override behind a node, and in front of all that follows. @param {any} before @param {any} values */
 function insertOverride(before, values) {
   const followers = followersOf(before);
-  const node = addNode(before.graph, OVERRIDE, [before.pos[0] + before.size[0] + GAP, before.pos[1]]);
-  makeRoom(node);
+  const { graph, pos, size } = before;
+  const node = addNode(graph, OVERRIDE, (made) => freePlace(graph, made, [pos[0] + size[0] + GAP, pos[1]]));
   fillNode(node, values);
   connectAll(node, followers);
   before.connect(0, node, "base");
