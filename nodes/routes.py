@@ -103,7 +103,10 @@ def _route(answer: Callable[[Any, bytes], dict[str, Any]]) -> Callable[[Any], Aw
     async def handler(request: Any) -> Any:
         from aiohttp import web
 
-        data = await request.read()
+        try:
+            data = await request.read()
+        except (web.RequestPayloadError, ConnectionError) as error:
+            raise web.HTTPBadRequest(text="the request's body does not arrive whole") from error
         try:
             # In a thread: a long file or chain must not stop the server for everybody.
             return web.json_response(await asyncio.to_thread(answer, request, data))

@@ -12,7 +12,7 @@ _UNITS = {"B": 1, "KB": 1024, "MB": 1024**2, "GB": 1024**3, "TB": 1024**4}
 BUDGET_PATTERN = r"^\s*([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*(%|[KMGTkmgt]?[iI]?[bB])\s*$"
 """The grammar of a budget, for JSON Schema too. Letters in both cases: ignoring it, K would be the Kelvin sign."""
 _QUANTITY = re.compile(BUDGET_PATTERN)
-_ALMOST = re.compile(r"\s*([0-9]{1,12}(?:\.[0-9]{1,9}|,[0-9]{1,2})?)\s*(?:([KMGTkmgt])[A-Za-z]*)?\s*")
+_ALMOST = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9}|,[0-9]{1,2})?)(?:\s*([KMGTkmgt])[A-Za-z]*)?")
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def parse_budget(text: str, where: str) -> Budget:
     number, unit = match.groups()
     if unit == "%":
         if float(number) > 100:
-            raise PolicyError(f"{where}: “{text}” is more than the whole card; a share is 0% to 100%")
+            raise PolicyError(f"{where}: “{text[:60]}” is more than the whole card; a share is 0% to 100%")
         return Budget(percent=float(number))
     return Budget(bytes=_bytes(number, unit))
 
@@ -95,7 +95,7 @@ def _bytes(number: str, unit: str) -> int:
 
 def _meant(text: str) -> str:
     """Return “did you mean …” for an amount with half a unit, or with none: then the unit that its size is usual in."""
-    match = _ALMOST.fullmatch(text)
+    match = _ALMOST.fullmatch(text.strip())
     if match is None:
         return ""
     number = match[1].replace(",", ".")

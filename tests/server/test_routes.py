@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -178,6 +179,15 @@ def test_any_bytes_of_any_file_are_read_or_refused_with_a_sentence(
 def test_a_file_is_read_whatever_the_browser_calls_it(ask: Ask, name: str) -> None:
     answer = ask(f"parse?name={urllib.parse.quote(name)}", b"{components: {vae: cpu}}")
     assert answer == {"policy": {"vae": "cpu"}, "overrides": []}
+
+
+@pytest.mark.parametrize("route", ["parse", "dump"])
+def test_a_browser_that_goes_away_leaves_no_trace(server: ComfyServer, ask: Ask, route: str) -> None:
+    """The log is looked at when the server stops."""
+    head = f"POST /api/layerwise_offload/policy/{route} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 99\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.port)) as gone:
+        gone.sendall(head.encode() + b"abc")
+    assert ask("parse", b"") == {"policy": {}, "overrides": []}
 
 
 def test_a_file_that_is_too_large_is_refused_with_its_size(ask: Ask) -> None:

@@ -78,7 +78,8 @@ def dump_policy(policy: Policy) -> str:
 
 def as_json(text: str) -> str:
     """Return a written policy as JSON, for a file of that suffix; JSON has no comments, so they are lost."""
-    return json.dumps(read_raw(text, "policy").values, indent=2) + "\n"
+    values = read_raw(text, "policy").values
+    return json.dumps({**values, "version": VERSION}, indent=2) + "\n"
 
 
 def _line(argument: Argument, key: str | None = None) -> str:

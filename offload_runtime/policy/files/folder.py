@@ -16,7 +16,7 @@ from ..arguments import Source, SourceKind
 from ..policy import Policy
 from ..selectors import suggest
 from .codec import parse_policy
-from .reader import MAX_BYTES
+from .reader import MAX_BYTES, read_raw
 
 SUFFIX = ".offload.yaml"
 DEFAULT_FILE = f"default{SUFFIX}"
@@ -127,9 +127,11 @@ class PolicyFolder:
 
         Raises:
             PolicyError: the name is not a bare file name, leads out of the folder, is taken, or cannot be
-                written.
+                written, or `read_raw` refuses the content.
         """
-        name, content = file_name(name), text.encode()
+        name = file_name(name)
+        read_raw(text, name)  # what could not be read again is not worth a file
+        content = text.encode()
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             path = self._inside(name)

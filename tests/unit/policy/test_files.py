@@ -238,6 +238,9 @@ def test_the_schema_accepts_what_is_read_and_refuses_what_is_not() -> None:
     files = [*(ROOT / "example_policies").iterdir(), FIXTURES / "v1" / "no-version.offload.yaml"]
     for file in files:
         validator.validate(yaml.safe_load(file.read_text()))
+    wish = Policy.for_component(FILE, "vae", placement="cpu", vram_budget="1GB", device="1", host="staged")
+    policy = Policy.from_widgets(FILE, mode="speed", strict="on", vram_budget="50%").extended(wish)
+    validator.validate(json.loads(as_json(dump_policy(policy))))
     for wrong in (
         {"vae": "cpu"},
         {"components": {"vea": "cpu"}},

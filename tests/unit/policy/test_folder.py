@@ -65,6 +65,14 @@ def test_a_broken_default_file_is_named(folder: PolicyFolder) -> None:
         folder.user_default()
 
 
+def test_what_could_not_be_read_again_is_not_written(folder: PolicyFolder) -> None:
+    long = "components:\n" + "".join(f"  text_encoder_{i}: cpu\n" for i in range(2, 5000))
+    for text in (long, "#" * 70_000):
+        with pytest.raises(PolicyError, match=r"a\.offload\.yaml, line \d+, column \d+: .* at most"):
+            folder.write("a", text, replace=True)
+    assert not folder.root.exists()
+
+
 BAD_NAMES = [
     "../secret.offload.yaml",
     "..\\secret.offload.yaml",

@@ -227,6 +227,32 @@ def test_an_amount_that_is_almost_right_is_offered(text: str, meant: str) -> Non
             parse(text, "here")
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1" + " " * 200_000 + "x",
+        " " * 200_000,
+        "1G" + "b" * 200_000 + "1",
+        "a" * 200_000,
+        "1," * 100_000,
+        "_1" * 100_000,
+    ],
+)
+def test_a_very_long_text_is_refused_at_once(text: str) -> None:
+    """The server checks it before a run, and serves nobody else meanwhile."""
+    acts = [lambda setting=setting: parse_value(setting, text, "here") for setting in Setting]
+    acts += [
+        lambda: parse_selectors(text),
+        lambda: parse_size(text, "here"),
+        lambda: parse_budget(text, "here"),
+    ]
+    for act in acts:
+        with pytest.raises(PolicyError) as refused:
+            act()
+        assert len(str(refused.value)) < 400
+
+
 @pytest.mark.parametrize("text", ["8 percent", "1e3MB", "lots", "8GB-9GB", "1,000 MB", "1" * 400])
 def test_nothing_is_offered_for_what_could_mean_anything(text: str) -> None:
     with pytest.raises(PolicyError, match="an amount such as 6GB"):
