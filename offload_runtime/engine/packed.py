@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import nn
 
-from .resting import view
+from .resting import address, view
 from .slots import layout_of, packed_bytes, views_into
 
 
@@ -81,7 +81,7 @@ class PackedWeights:
 
     def forget(self, live: Iterable[nn.Parameter]) -> None:
         """Drop blocks that no live weight views any more: ComfyUI moved or replaced the weights."""
-        addresses = {parameter.data_ptr() for parameter in live}
+        addresses = {address(parameter) for parameter in live}
         for key in [key for key in self._blocks if not addresses.intersection(key)]:
             self._drop(key)
 
@@ -97,4 +97,4 @@ def _unpin_all(blocks: dict[int, torch.Tensor], unpin: Callable[[torch.Tensor], 
 
 
 def _addresses(masters: Sequence[nn.Parameter]) -> tuple[int, ...]:
-    return tuple(master.data_ptr() for master in masters)
+    return tuple(map(address, masters))
