@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from .lane import Event
-from .resting import addresses_of
+from .resting import address
 from .schedule import Region
 from .slots import Slots
 
@@ -69,7 +69,7 @@ class Occupant:
         self._columns = tuple(zip(*self.exchanges, strict=True))  # type: ignore[assignment]
         self._masters = masters_of(self.exchanges)
         self._counted = list(filter(_is_counted, self._masters))
-        self._state = addresses_of(self._masters), list(map(_writes, self._counted))
+        self._state = list(map(address, self._masters)), list(map(_writes, self._counted))
 
     def is_current(self) -> bool:
         """Tell whether its weights are those that were copied: somebody may have replaced or written some."""
@@ -77,7 +77,7 @@ class Occupant:
         addresses, writes = self._state
         return (
             all(map(is_, map(dict.get, parameters, names), masters))
-            and addresses_of(self._masters) == addresses
+            and list(map(address, self._masters)) == addresses
             and list(map(_writes, self._counted)) == writes
         )
 

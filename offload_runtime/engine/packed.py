@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import nn
 
-from .resting import addresses_of, view
+from .resting import address, view
 from .slots import layout_of, packed_bytes, views_into
 
 
@@ -99,7 +99,7 @@ class PackedWeights:
 
     def forget(self, live: Iterable[nn.Parameter]) -> None:
         """Drop blocks that no live weight views any more: ComfyUI moved or replaced the weights."""
-        addresses = set(addresses_of(live))
+        addresses = set(map(address, live))
         with self._lock:
             for key in [key for key in self._blocks if not addresses.intersection(key)]:
                 self._drop(key)
@@ -113,11 +113,11 @@ class PackedWeights:
         """
         viewing: defaultdict[int, list[nn.Parameter]] = defaultdict(list)
         for parameter in live:
-            viewing[addresses_of([parameter])[0]].append(parameter)
+            viewing[address(parameter)].append(parameter)
         with self._lock:
             for key in list(self._blocks):
-                for address in key:
-                    for parameter in viewing.get(address, ()):
+                for place in key:
+                    for parameter in viewing.get(place, ()):
                         view(parameter, parameter.clone())
                 self._drop(key)  # one at a time: never more than one layer is in memory twice
 
@@ -133,4 +133,4 @@ def _unpin_all(blocks: dict[int, torch.Tensor], unpin: Callable[[torch.Tensor], 
 
 
 def _addresses(masters: Sequence[nn.Parameter]) -> tuple[int, ...]:
-    return tuple(addresses_of(masters))
+    return tuple(map(address, masters))

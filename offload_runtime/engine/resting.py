@@ -108,7 +108,7 @@ class Resting(torch.Tensor):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Answer what needs no values, read what is only copied, and wake it for everything else."""
-        answer = _ANSWERS.get(func, _awake)
+        answer = _ANSWERS.get(func) or _ANSWERS.get(getattr(func, "__name__", None), _awake)
         with _without_dispatch():
             return answer(func, args, kwargs or {})
 
@@ -136,10 +136,9 @@ def rest_of(value: Any) -> Rest | None:
     return value.__dict__.get("rest") if isinstance(value, Resting) else None
 
 
-def addresses_of(tensors: Iterable[torch.Tensor]) -> list[int]:
-    """Return where tensors are in memory; one that rests goes on resting, at the address beneath."""
-    with _without_dispatch():
-        return [tensor.data_ptr() for tensor in tensors]
+def address(tensor: torch.Tensor) -> int:
+    """Return where a tensor's memory begins, without waking it: 0 where it rests."""
+    return 0 if isinstance(tensor, Resting) else tensor.data_ptr()
 
 
 def read_ahead(tensor: torch.Tensor) -> None:
@@ -200,9 +199,9 @@ def _set_data(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
         if before is after:
             return None  # `module.to(where it is)`
         after.wake()
-    func(tensor, value)
     if before is not None:
         before.leave(tensor)
+    tensor.data = value
     return None
 
 
@@ -264,25 +263,26 @@ _QUESTIONS = (
         "__len__",
     ),
     *("is_contiguous", "is_floating_point", "is_complex", "is_signed", "is_inference", "is_same_size"),
-    *("get_device", "requires_grad_"),
+    *("get_device", "requires_grad_", "_has_compatible_shallow_copy_type"),
+    *("empty_like", "zeros_like", "ones_like", "new_empty", "new_zeros"),
 )
-_FUNCTIONS = ("is_floating_point", "is_complex", "is_inference", "numel", "_has_compatible_shallow_copy_type")
 _CONVERSIONS = ("to", "float", "half", "bfloat16", "double", "clone", "cpu", "cuda")
 
 
-def _answers() -> dict[Callable[..., Any], _Answer]:
-    # A name that is missing here only costs memory: the weight is woken.
+def _answers() -> dict[Any, _Answer]:
+    # What is missing here only costs memory: the weight is woken. Methods go by their names: there are packs that
+    # wrap those of torch.
     tensor: Any = torch.Tensor
     answers: dict[Any, _Answer] = {
         getattr(tensor, n).__get__: _as_it_is for n in _FACTS if hasattr(tensor, n)
     }
-    answers |= {getattr(tensor, n): _as_it_is for n in _QUESTIONS if hasattr(tensor, n)}
-    answers |= {getattr(torch, n): _as_it_is for n in _FUNCTIONS if hasattr(torch, n)}
-    answers |= {getattr(tensor, n): _copied for n in _CONVERSIONS} | {torch.clone: _copied}
-    answers |= {tensor.detach: _alias, torch.detach: _alias, tensor.data.__get__: _alias}
-    answers |= {tensor.data.__set__: _set_data, tensor.requires_grad.__set__: _as_it_is}
-    answers |= {tensor.copy_: _copy_from, nn.functional.embedding: _looked_up}
-    return answers
+    answers |= {
+        tensor.data.__get__: _alias,
+        tensor.data.__set__: _set_data,
+        tensor.requires_grad.__set__: _as_it_is,
+    }
+    answers |= dict.fromkeys(_QUESTIONS, _as_it_is) | dict.fromkeys(_CONVERSIONS, _copied)
+    return answers | {"detach": _alias, "copy_": _copy_from, nn.functional.embedding: _looked_up}
 
 
 _ANSWERS = _answers()

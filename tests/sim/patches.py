@@ -87,7 +87,19 @@ def _parameters(patches: Patches) -> None:
     # Dynamo, if it is imported now, compares the annotated signature with its own: no strings.
     has_compatible.__annotations__ = {"input": torch.Tensor, "from_": torch.Tensor, "return": bool}
 
-    patches.set(torch.Tensor, "data", property(read, write))
+    class Data:
+        """Of the class it is torch's own: that is what a tensor with a `__torch_function__` is asked with."""
+
+        def __get__(self, tensor: torch.Tensor | None, owner: type) -> Any:
+            return original if tensor is None else read(tensor)
+
+        def __set__(self, tensor: torch.Tensor, value: torch.Tensor) -> None:
+            if torch.overrides.has_torch_function((tensor,)):
+                torch.overrides.handle_torch_function(original.__set__, (tensor,), tensor, value)
+            else:
+                write(tensor, value)
+
+    patches.set(torch.Tensor, "data", Data())
     patches.set(torch, "_has_compatible_shallow_copy_type", has_compatible)
 
 

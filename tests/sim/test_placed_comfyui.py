@@ -223,3 +223,43 @@ def test_the_host_tier_that_was_asked_for_is_the_one_that_layers_come_from(
     assert {"pinned": "pinned)", "staged": "from memory while", "mapped": "the model file"}[host] in row.how
     assert (comfy.mm.TOTAL_PINNED_MEMORY > 20 * MIB) == (host == "pinned")
     assert (row.tiers.get("file", 0) > 20 * MIB) == (host == "mapped")
+
+
+@pytest.mark.parametrize("change", ["cut off", "written to", "replaced"])
+def test_a_model_file_that_changes_under_its_layers_is_never_misread(
+    comfy: ComfyUI, tmp_path: Path, change: str
+) -> None:
+    from safetensors.torch import save_file
+
+    from offload_runtime.adapter import Placements, apply_policy
+    from offload_runtime.errors import WeightFileError
+    from offload_runtime.policy import Policy, Source, SourceKind
+
+    comfy.sim.cap = BIG
+    clip = comfy_models.clip_l(comfy)
+    file = tmp_path / "clip.safetensors"
+    save_file({name: t.clone() for name, t in clip.cond_stage_model.state_dict().items()}, file)
+    content = file.read_bytes()
+    wish = Policy.for_component(
+        Source(SourceKind.OVERRIDE, "Set Placement, node 1"),
+        "text_encoder",
+        placement="layerwise",
+        host="mapped",
+    )
+    out, placements = apply_policy(wish, {"clip": clip}, {"clip": [file]}, Placements())
+    expected = comfy_models.encode(out["clip"])[0]
+    resting = placements.placed[0].row().tiers["file"]
+    if change == "replaced":
+        (tmp_path / "new").write_bytes(b"another file")
+        (tmp_path / "new").replace(file)
+    else:
+        with open(file, "r+b") as opened:
+            opened.truncate(4096) if change == "cut off" else opened.write(content[:9000] + content[:8999:-1])
+        for value in (out["clip"], clip):
+            with pytest.raises(WeightFileError, match=r"clip\.safetensors has changed"):
+                comfy_models.encode(value)
+        file.write_bytes(content)
+    for _ in range(2):
+        assert torch.equal(comfy_models.encode(out["clip"])[0], expected)
+    assert placements.placed[0].row().tiers["file"] == resting
+    assert torch.equal(comfy_models.encode(clip)[0], expected)
