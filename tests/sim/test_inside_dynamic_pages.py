@@ -200,6 +200,13 @@ def test_kinds_go_in_their_order_whoever_ran_last(dynamic: ComfyUI) -> None:
     assert gone_first(dynamic, streamed, offloaded, sampler) == [1, 0, 2]
 
 
+def test_one_that_stays_goes_last_although_another_loops(dynamic: ComfyUI) -> None:
+    stays, encoder = Component(dynamic, "model", "resident"), Component(dynamic, "clip", "layerwise")
+    stays.node()
+    encoder.node(passes=2)
+    assert gone_first(dynamic, stays, encoder) == [1, 0]
+
+
 def test_each_device_has_an_order_of_its_own(dynamic: ComfyUI) -> None:
     from offload_runtime.adapter.dynamic_order import Place, Wish
     from offload_runtime.policy import Placement

@@ -161,19 +161,21 @@ def test_what_somebody_else_put_in_its_place_is_asked_and_stays(managed: ComfyUI
     expected = encode(placed.value)
     managed.mm.unload_all_models()
     owner, asked = text_model(placed), []
+    if when == "after":
+        encode(placed.value)
+    found = owner.get_input_embeddings
 
     def theirs() -> Any:
         asked.append(1)
-        return type(owner).get_input_embeddings(owner)
+        return found()
 
-    if when == "after":
-        encode(placed.value)
     owner.get_input_embeddings = theirs
     for _ in range(2):
         assert torch.equal(encode(placed.value), expected)
     assert asked
     managed.mm.unload_all_models()
     assert owner.get_input_embeddings is theirs
+    assert owner.get_input_embeddings() is real_table(placed)
     del owner.get_input_embeddings
     assert torch.equal(encode(placed.value), expected)
     managed.mm.unload_all_models()
