@@ -110,9 +110,10 @@ def _buffers(model: nn.Module, pages: Any, left_out: Collection[nn.Module], *, s
 
 def _passing(module: nn.Module, streamed: bool) -> int:
     """Return what of a module goes through a buffer: its weights, or only what cannot go straight to a page."""
-    size = int(module._v[2])  # type: ignore[index]
-    held = sum(tensor_bytes(parameter) for parameter in module.parameters(recurse=False))
-    total = max(size, held) if streamed or held < size // 2 else 0  # a smaller master is cast on its way
+    masters = list(module.parameters(recurse=False))
+    held = sum(map(tensor_bytes, masters))
+    cast = any(getattr(master, "_model_dtype", master.dtype) != master.dtype for master in masters)
+    total = max(int(module._v[2]), held) if streamed else held * cast  # type: ignore[index]
     for name in ("weight", "bias"):
         patch = getattr(module, f"{name}_lowvram_function", None)
         total += int(patch.memory_required()) if patch is not None else 0

@@ -16,6 +16,7 @@ import contextlib
 import copy
 import functools
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -39,50 +40,52 @@ class HostEmbeddings:
     def __init__(self, model: nn.Module, device: torch.device, *, on_host: bool = True) -> None:
         self._device = device
         self._on_host = on_host
-        self._tables = _tables_of(model)
+        self._owners = [module for module in model.modules() if _table_of(module) is not None]
+        self._shadows: dict[nn.Module, _Shadow] = {}
 
     def tables(self) -> list[nn.Module]:
         """Return the tables that are looked up on the host, themselves."""
         if not self._on_host:
             return []
-        tables = dict.fromkeys(self._tables.values())
+        tables = _unique(map(_table_of, self._owners))
         return [table for table in tables if not hasattr(table, "_v") or _stays_on_host(table)]
 
     def install(self) -> None:
         """Shadow `get_input_embeddings` of every text model."""
-        for owner in self._tables:
-            owner.__dict__[_METHOD] = _Shadow(owner, self._device, self._on_host, self)
+        for owner in self._owners:
+            owner.__dict__[_METHOD] = self._shadows[owner] = _Shadow(owner, self._device, self._on_host)
 
     def uninstall(self) -> None:
         """Put back what was there, unless somebody else has shadowed it since."""
-        for owner in self._tables:
-            shadow = owner.__dict__.get(_METHOD)
-            if not isinstance(shadow, _Shadow) or shadow.installed_by is not self:
+        for owner, shadow in self._shadows.items():
+            shadow.over = True
+            if owner.__dict__.get(_METHOD) is not shadow:
                 continue
-            if shadow.shadowed is None:
-                del owner.__dict__[_METHOD]
-            else:
+            del owner.__dict__[_METHOD]
+            if shadow.shadowed is not None:
                 owner.__dict__[_METHOD] = shadow.shadowed
+        self._shadows.clear()
 
 
 def input_tables(model: nn.Module) -> list[nn.Embedding]:
     """Return the token embedding tables of a model's text models."""
-    return list(dict.fromkeys(_tables_of(model).values()))
+    return _unique(map(_table_of, model.modules()))
 
 
-def _tables_of(model: nn.Module) -> dict[nn.Module, nn.Embedding]:
-    """Return text model → its table.
+def _unique(tables: Iterable[nn.Embedding | None]) -> list[nn.Embedding]:
+    return [table for table in dict.fromkeys(tables) if table is not None]
+
+
+def _table_of(module: nn.Module) -> nn.Embedding | None:
+    """Return the table of a text model, or None.
 
     A class may inherit the method and have no table, and what a vision tower answers with is a convolution.
     """
-    found = {}
-    for module in model.modules():
-        method = getattr(type(module), _METHOD, None)
-        with contextlib.suppress(NotImplementedError):
-            table = method(module) if method is not None else None
-            if isinstance(table, nn.Embedding):
-                found[module] = table
-    return found
+    method = getattr(type(module), _METHOD, None)
+    with contextlib.suppress(NotImplementedError):
+        table = method(module) if method is not None else None
+        return table if isinstance(table, nn.Embedding) else None
+    return None
 
 
 class _Shadow:
@@ -90,15 +93,13 @@ class _Shadow:
 
     Attributes:
         shadowed: what somebody else had put in its place, or None; never another one of ours.
-        installed_by: whose it is.
+        over: whether the encoder was unloaded since; who has wrapped this one still asks it.
     """
 
-    def __init__(
-        self, owner: nn.Module, device: torch.device, on_host: bool, installed_by: HostEmbeddings
-    ) -> None:
+    def __init__(self, owner: nn.Module, device: torch.device, on_host: bool) -> None:
         there = owner.__dict__.get(_METHOD)
         self.shadowed: Any = there.shadowed if isinstance(there, _Shadow) else there
-        self.installed_by = installed_by
+        self.over = False
         self._owner = weakref.ref(owner)
         self._device = device
         self._on_host = on_host
@@ -107,7 +108,7 @@ class _Shadow:
         """Return the embedding, or what stands in for one whose table is not on the compute device."""
         owner = self._owner()
         embedding = self.shadowed() if self.shadowed else getattr(type(owner), _METHOD)(owner)
-        if not isinstance(embedding, nn.Embedding) or embedding.weight.device == self._device:
+        if self.over or not isinstance(embedding, nn.Embedding) or embedding.weight.device == self._device:
             return embedding
         twin = copy.copy(embedding)
         twin.__class__ = _kind_of(type(embedding))  # type: ignore[arg-type]

@@ -161,23 +161,67 @@ def test_what_somebody_else_put_in_its_place_is_asked_and_stays(managed: ComfyUI
     expected = encode(placed.value)
     managed.mm.unload_all_models()
     owner, asked = text_model(placed), []
+    if when == "after":
+        encode(placed.value)
+    found = owner.get_input_embeddings
 
     def theirs() -> Any:
         asked.append(1)
-        return type(owner).get_input_embeddings(owner)
+        return found()
 
-    if when == "after":
-        encode(placed.value)
     owner.get_input_embeddings = theirs
     for _ in range(2):
         assert torch.equal(encode(placed.value), expected)
     assert asked
     managed.mm.unload_all_models()
     assert owner.get_input_embeddings is theirs
+    assert owner.get_input_embeddings() is real_table(placed)
     del owner.get_input_embeddings
     assert torch.equal(encode(placed.value), expected)
     managed.mm.unload_all_models()
     assert "get_input_embeddings" not in owner.__dict__
+
+
+def test_one_of_two_policies_that_are_loaded_at_once_leaves_the_other_its_table(managed: ComfyUI) -> None:
+    wired = small_clip(managed)
+    upper, lower = place("clip", wired), place("clip", wired, vram_budget="16MB")
+    managed.mm.load_models_gpu([upper.patcher, lower.patcher])  # ComfyUI loads the last one first
+    owner = text_model(upper)
+    lower.patcher.detach(unpatch_all=False)
+    assert owner.get_input_embeddings().weight.device == managed.sim.device
+    upper.patcher.detach(unpatch_all=False)
+    assert "get_input_embeddings" not in owner.__dict__
+
+
+class Answers(nn.Module):
+    """A text model that answers with what it is given, or has nothing to answer with."""
+
+    def __init__(self, answer: nn.Module | None) -> None:
+        super().__init__()
+        self.answer = answer
+
+    def get_input_embeddings(self) -> nn.Module:
+        if self.answer is None:
+            raise NotImplementedError
+        return self.answer
+
+
+def test_only_token_tables_are_tables(comfy: ComfyUI) -> None:
+    """Vision towers answer with a convolution, base classes with an error, and nested models with one table."""
+    from offload_runtime.adapter.embedding import HostEmbeddings
+
+    inner = Answers(nn.Embedding(8, 4))
+    nested, tower, empty = Answers(inner.answer), Answers(nn.Conv2d(1, 1, 1)), Answers(None)
+    nested.inner = inner
+    model = nn.ModuleList([nested, tower, empty])
+    embeddings = HostEmbeddings(model, comfy.sim.device)
+    assert embeddings.tables() == [inner.answer]
+    embeddings.install()
+    assert tower.get_input_embeddings() is tower.answer
+    for owner in (nested, inner):
+        assert owner.get_input_embeddings().weight.device == comfy.sim.device
+    embeddings.uninstall()
+    assert inner.get_input_embeddings() is inner.answer
 
 
 @pytest.mark.parametrize("wish", ["layerwise", "resident", "offload"])

@@ -8,9 +8,9 @@ there would be no room left for what is missing at lower addresses of its range,
 watermark is a floor: pages below it are nobody's prey until the limits are reset. A fault pins its pages until
 `unpin`; pinned pages are passed over, and go when they are unpinned above the watermark.
 
-Written after the behaviour of the native layer of version 0.4.13, and compared with its binary on a stand-in for
-the driver, operation by operation (`tests/sim/aimdo/native`). Different here: no headroom is kept free, other
-programs take nothing, and a page that is lost is spoilt, so that stale use shows in the numbers.
+Written after the behaviour of the native layer of version 0.4.13, and compared with its binary and that of 0.6.0 on
+a stand-in for the driver, operation by operation (`tests/sim/aimdo/native`). Different here: no headroom is kept
+free, other programs take nothing, and a page that is lost is spoilt, so that stale use shows in the numbers.
 """
 
 from __future__ import annotations

@@ -37,8 +37,10 @@ def open_native() -> tuple[Any, Any]:
         driver = ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
     driver.stand_in_capacity(ctypes.c_size_t(CARD))
     driver.stand_in_used.restype = ctypes.c_size_t
+    driver.stand_in_missing.restype = ctypes.c_char_p
     if not (control.init("cuda", 0) and control.init_devices([0])):
-        raise RuntimeError("comfy-aimdo did not start on the stand-in driver.")
+        missing = driver.stand_in_missing().decode()
+        raise RuntimeError(f"comfy-aimdo did not start on the stand-in driver; last missed: {missing}.")
     control.set_log_critical()
     import comfy_aimdo.model_vbar as native
 

@@ -14,9 +14,11 @@ typedef unsigned long long Pointer;
 enum { SUCCESS = 0, OUT_OF_MEMORY = 2, NOT_FOUND = 500, PER_THREAD_STREAM = 2 };
 
 static size_t capacity, used;
+static const char *missing = "none";
 
 void stand_in_capacity(size_t bytes) { capacity = bytes; }
 size_t stand_in_used(void) { return used; }
+const char *stand_in_missing(void) { return missing; }
 
 /* The binary patches the first bytes of some of these, so none may be shorter than a jump. */
 static Result done(void) {
@@ -118,6 +120,9 @@ Result cuGetProcAddress(const char *name, void **function, int version, uint64_t
     }
     if (flags == PER_THREAD_STREAM && !strcmp(name, "cuMemFreeAsync")) {
         *function = (void *)cuMemFreeAsync_ptsz;
+    }
+    if (!*function) {
+        missing = name;
     }
     return *function ? SUCCESS : NOT_FOUND;
 }
