@@ -16,8 +16,8 @@ from .users import PromptNodes
 PAGEABLE = 2
 """A copy from or to ordinary memory takes as long as this many from pinned memory."""
 
-PACKING = 3
-"""So does a copy within memory, into a block that is pinned for it."""
+PACKING = 4
+"""So does a copy within memory, into a block that has to be pinned first."""
 
 
 class Cost(NamedTuple):
