@@ -1,9 +1,10 @@
 """What an image takes with the pack ÷ without it, when several prompts are encoded for it.
 
 `python -m bench.encodes [ENCODES [STEPS]]` prints a table: every text is new for every image, nothing is asked for,
-and the third image counts. `python -m bench.encodes random [COUNT [FIRST]]` tries random workloads instead, three
-images each, and ends with the worst of them. On a simulated RTX 4090 (25 GB/s) that is cut to the size of the card;
-needs ComfyUI in COMFYUI_PATH, with dynamic VRAM for that. No time here was measured on a card.
+and the third image counts. `python -m bench.encodes random [COUNT [FIRST]]` tries random workloads instead, two
+images each with dynamic VRAM and three without, and ends with the worst of them. On a simulated RTX 4090 (25 GB/s)
+that is cut to the size of the card; needs ComfyUI in COMFYUI_PATH, with dynamic VRAM for that. No time here was
+measured on a card.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def at_random(count: int, first: int) -> None:
     seen = []
     for seed in range(first, first + count):
         work = random_work(seed)
-        got = ratios(work)
+        got = ratios(work, 2 if work.dynamic else 3)
         seen.append((max(got.images), seed))
         cells = (*(f"{r:.3f}" for r in got.images), *(f"{s:.2f}s" for s in got.seconds))
         prompt = "-" if got.prompt is None else f"{got.prompt:.2f}"

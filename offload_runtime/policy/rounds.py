@@ -164,7 +164,7 @@ class History:
         waiting = {
             digest: self._expected_of(use, node)  # of two that are the same, one runs
             for node in self._users(use)
-            if self._known.get(node, (0, 0))[1] <= self._round
+            if node not in self._uses and self._known.get(node, (0, 0))[1] <= self._round
             if (digest := use.graph.digest(node)) not in there
         }
         return sum(waiting.values())

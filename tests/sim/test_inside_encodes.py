@@ -18,6 +18,7 @@ WORKS = [
     (24, 12, 16, 4, 3),
     (35, 12, 24, 8, 4),
     (32, 14, 12, 5, 1),  # the encoder alone is larger than the card
+    (32, 14, 12, 5, 12),
     (9, 24, 10, 9, 10),  # the diffusion model is
     (14, 6, 24, 15, 2),  # both fit
 ]
