@@ -208,7 +208,9 @@ class StreamedToDevice(Layerwise):
         super().__init__(handle.patcher.model, handle.patcher.load_device, ledger, budget)
         self._host = host
         self._why_staged = why_staged
-        self._flexible = flexible and host is not Host.MAPPED  # what is evicted comes back to memory
+        keeps_nothing = mm.vram_state is mm.VRAMState.NO_VRAM
+        # What is evicted comes back to memory, and there is none for what is read from its file.
+        self._flexible = flexible and host is not Host.MAPPED and not keeps_nothing
         self._lean = handle.slot == "clip_vision" or handle.patcher.is_clip
         self._runs_alone = handle.slot != "model"
 

@@ -45,7 +45,7 @@ class Wish:
     explicit: bool
     budget: int | None
     loops: bool
-    flexible: bool
+    flexible: bool = False
 
 
 _BEHIND = (Placement.RESIDENT, Placement.LAYERWISE, Placement.OFFLOAD)
@@ -102,7 +102,7 @@ class Place:
     @property
     def takes_room(self) -> bool:
         """Whether it takes the room of others now, because it is used several times in a row."""
-        return self.in_force and self._takes_room
+        return self._takes_room and self.in_force
 
     @property
     def runs_last_in_line(self) -> bool:
@@ -116,6 +116,11 @@ class Place:
         """Whether its pages go before those of everybody else, once another component runs."""
         amid = self.takes_room and self._rounds.goes_on
         return self.wish.placement in _BEHIND and not self.kept and not amid
+
+    @property
+    def ends_rounds(self) -> bool:
+        """Whether it needs the room that others have taken for several uses in a row: a sampler's model does."""
+        return self.loops or self.wish.placement is Placement.AUTO
 
     @property
     def lacking(self) -> list[str]:
@@ -140,6 +145,10 @@ class Place:
         """Take no part any more, unless another patcher of the model has the place already."""
         if self.in_force:
             del _in_force[self._model()]  # type: ignore[arg-type]
+
+    def round_ends(self) -> None:
+        """Give the room back that was taken for several uses in a row, whether or not all of them came."""
+        self._takes_room = False
 
     # Passes ---------------------------------------------------------------------------------------
 
@@ -195,6 +204,9 @@ def _line_up(current: Place) -> None:
     comes first then should find its pages.
     """
     places = sorted(_taking_part(current.device), key=lambda place: place.turn)
+    if current.ends_rounds:
+        for place in places:
+            place.round_ends()
     behind = [p for p in places if p.goes_first]
     if not current.runs_last_in_line:
         behind = [p for p in behind if p is not current]

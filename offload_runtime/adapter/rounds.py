@@ -43,7 +43,12 @@ class Rounds:
     @property
     def goes_on(self) -> bool:
         """Whether the room was taken for a use, and more are to come."""
-        return self._history.takes_room and self._history.left > 1
+        return self._history.takes_room and self.left > 1
+
+    @property
+    def left(self) -> int:
+        """How many uses were expected to come when the last one began, that one included."""
+        return self._history.left
 
     def begin(self, cost: Cost) -> bool:
         """Note that a use begins, and tell whether it shall take the room."""

@@ -16,8 +16,8 @@ from .users import PromptNodes
 PAGEABLE = 2
 """A copy from or to ordinary memory takes as long as this many from pinned memory."""
 
-PACKING = 3
-"""So does a copy within memory, into a block that is pinned for it."""
+PACKING = 4
+"""So does a copy within memory, into a block that has to be pinned first."""
 
 
 class Cost(NamedTuple):
@@ -164,7 +164,7 @@ class History:
         waiting = {
             digest: self._expected_of(use, node)  # of two that are the same, one runs
             for node in self._users(use)
-            if self._known.get(node, (0, 0))[1] <= self._round
+            if node not in self._uses and self._known.get(node, (0, 0))[1] <= self._round
             if (digest := use.graph.digest(node)) not in there
         }
         return sum(waiting.values())

@@ -70,10 +70,10 @@ class PromptNodes:
             name: [self._digests.get(str(value[0]), ""), value[1]] if is_link(value) else value
             for name, value in sorted(node.get("inputs", {}).items())
         }
-        changed = json.dumps(node.get("is_changed"), default=repr)
+        changed = json.dumps(node.get("is_changed"), default=repr, skipkeys=True)
         if "NaN" in changed:  # with which a class says that it has to run every time
             changed = str(next(_runs))
-        text = json.dumps([node.get("class_type"), inputs, changed], default=repr)
+        text = json.dumps([node.get("class_type"), inputs, changed], default=repr, skipkeys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def _before(self, node_id: str) -> list[str]:

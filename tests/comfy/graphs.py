@@ -64,12 +64,12 @@ class Graph:
         none = {"lru": 0, "ram": 0.0, "ram_inactive": 0.0}
         self.executor = execution.PromptExecutor(self.server, execution.CacheType.CLASSIC, none)
 
-    def run(self, prompt: Prompt) -> list[Any]:
+    def run(self, prompt: Prompt, prompt_id: str = "prompt") -> list[Any]:
         """Execute a prompt; returns what its sinks received in this run."""
         Sink.seen.clear()
         prompt = copy.deepcopy(prompt)  # core notes in a prompt what it has asked the nodes
         outputs = [name for name, node in prompt.items() if node["class_type"] in ("Sink", *_OUTPUTS)]
-        self.executor.execute(prompt, "prompt", {}, outputs)
+        self.executor.execute(prompt, prompt_id, {}, outputs)
         for event, data in self.executor.status_messages:
             if event == "execution_error":
                 raise RuntimeError(data["exception_message"].strip())

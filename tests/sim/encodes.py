@@ -19,7 +19,7 @@ from .prompt_change import GB, Workflow
 
 LOADER, SAMPLER = "1", "2"
 
-ALIKE = 3
+ALIKE = 2
 """From this step on, steps take the same time: the others are not simulated."""
 
 Texts = Sequence["str | tuple[str, ...]"]
@@ -46,6 +46,13 @@ class Work(NamedTuple):
     dynamic: bool
 
 
+class Image(NamedTuple):
+    """What one image takes in seconds, and what of that is more than its steps would take one after the other."""
+
+    seconds: float
+    beyond: float
+
+
 class Images(Workflow):
     """An encoder that several nodes use, and a diffusion model.
 
@@ -64,8 +71,8 @@ class Images(Workflow):
         with self._node(LOADER):
             return super().place(**widgets)
 
-    def image(self, texts: Texts, steps: int) -> float:
-        """Render one image; nodes whose text is the one of the last image do not run. Returns milliseconds."""
+    def image(self, texts: Texts, steps: int) -> Image:
+        """Render one image; nodes whose text is the one of the last image do not run."""
         self._prompts += 1
         nodes = {f"text {i}": text for i, text in enumerate(texts)}
         cached = {f"text {i}": text for i, text in enumerate(self._before)}
@@ -82,7 +89,8 @@ class Images(Workflow):
                 with self.comfy.sim.measure() as last:
                     self.step()
                 self.end_node()
-        return float(m.ms + max(0, steps - ALIKE) * last.ms)
+        seconds = (m.ms + max(0, steps - ALIKE) * last.ms) / 1e3
+        return Image(seconds, seconds - steps * last.ms / 1e3)
 
     def _encode(self, node: str, times: int) -> None:
         with self._node(node):
@@ -142,15 +150,15 @@ def encoder(comfy: ComfyUI, layers: int) -> StandIn:
     return model.to_empty(device="cpu").eval().requires_grad_(False)
 
 
-def render(work: Work, sequence: Sequence[Texts], *, ours: bool) -> list[float]:
-    """Return the seconds that each image takes, with the pack or without."""
+def render(work: Work, sequence: Sequence[Texts], *, ours: bool) -> list[Image]:
+    """Return what each image takes, with the pack or without."""
     with Accelerator("rtx4090", shapes=True, cap=work.card * GB) as sim, torch.inference_mode():
         comfy = ComfyUI(sim, dynamic=work.dynamic)
         try:
             images = Images(comfy, work.layers, work.gigabytes)
             if ours:
                 images.place()
-            return [images.image(texts, work.steps) / 1e3 for texts in sequence]
+            return [images.image(texts, work.steps) for texts in sequence]
         finally:
             images = None  # type: ignore[assignment]
             gc.collect()
