@@ -76,7 +76,6 @@ class Streamer:
         # Where the weights are looked up when a unit runs: walking its modules every time would cost more.
         self._units = Units(self._layers, room)
         self.on_elsewhere: Callable[[torch.device], None] = lambda device: None
-        self._numbers = {name: index for index, name in enumerate(self._units.names)}
         self._trace = trace if trace is not None else Trace()
         self._prediction = Prediction(self._units.groups)
         self._turn = threading.RLock()
@@ -125,7 +124,7 @@ class Streamer:
             self._tier.begin_use()
             self._find_left()
             self._trace.begin_use()
-            self._prediction = Prediction(self._units.groups, self._last_use())
+            self._prediction = Prediction(self._units.groups, self._units.last_use(self._trace))
             self._forget_slots()
             count_writes(p for unit in self._units.all for p in unit.parameters() if self._is_to_copy(p))
             self._wrap()
@@ -384,12 +383,6 @@ class Streamer:
         else:
             areas.expect(self._prediction.expected)
             self._areas = areas
-
-    def _last_use(self) -> list[int]:
-        """Return what ran in the last use, or nothing if it tells nothing of the parts that are copied now."""
-        last = [self._numbers[name] for name in self._trace.last if name in self._numbers]
-        parts = {unit for group in self._units.groups for unit in group.units[1:]}
-        return [] if parts and parts.isdisjoint(last) else last
 
     def _plan(self, sizes: Sequence[int]) -> Areas:
         # Where layers in between stay, larger ones become neighbours, for whom no more room was planned.

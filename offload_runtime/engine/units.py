@@ -14,6 +14,7 @@ from torch import nn
 from .guess import Group
 from .schedule import largest_neighbours
 from .stacks import Layer, Stack, parameter_bytes, stack_layers
+from .trace import Trace
 
 REST = 16
 """A layer is split until what is left of it takes at most one part in so many of the slots."""
@@ -66,6 +67,13 @@ class Units:
             split = [part for part in layer.parts if part in apart]
             stack, kind = layer.name.rpartition(".")[0], tuple(inside[part] for part in split)
             self.groups.append(Group((at, *(index[part] for part in split)), kind, stack))
+
+    def last_use(self, trace: Trace) -> list[int]:
+        """Return which units ran in the last use, or nothing if that tells nothing of the parts that are split off."""
+        numbers = {name: number for number, name in enumerate(self.names)}
+        last = [numbers[name] for name in trace.last if name in numbers]
+        parts = {unit for group in self.groups for unit in group.units[1:]}
+        return [] if parts and parts.isdisjoint(last) else last
 
 
 def slot_bytes_for(stacks: Iterable[Stack]) -> int:
