@@ -16,7 +16,7 @@ from .backends import trace_of
 from .choose import choose_backend
 from .dynamic import is_dynamic
 from .handles import Handle, open_handle
-from .pinning import bytes_to_add, give_back_unused, pinned_bytes
+from .pinning import bytes_to_add, pinned_bytes
 from .placed import Placed, Placements
 from .structure import find_stacks
 
@@ -44,7 +44,6 @@ def apply_policy(
         AttachError: an object holds no model.
         StrictPolicyError: the policy is strict, and this machine cannot do all that it asks for.
     """
-    give_back_unused()
     names = set(earlier.names)
     opened = []
     for slot, value in objects.items():

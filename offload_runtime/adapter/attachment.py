@@ -21,7 +21,7 @@ from torch import nn
 
 from ..engine import Streamer, parameter_bytes
 from .embedding import HostEmbeddings
-from .pinning import leaves, packed_weights
+from .pinning import packed_weights, rests
 from .pressure import Pressure
 from .staying import Staying
 
@@ -69,8 +69,7 @@ class Attachment:
     def on_detach(self, patcher: Any, unpatch_all: bool) -> None:
         """Give the slot back: on eviction, and when a clone of the model is loaded instead."""
         self.streamer.free()
-        if not unpatch_all:
-            leaves(patcher, self)
+        rests(patcher.model, self.streamer.layers)
 
 
 def attach(patcher: Any, attachment: Attachment, on_clone: Callable[[Any, Any], None]) -> None:
@@ -238,9 +237,11 @@ class _Account:
         self._streamer.pack()
         packed_weights(patcher.model).forget(patcher.model.parameters())
         # Core pins what it streams once, and unpins it whenever a clone dies.
-        for name, parameter in patcher.model.named_parameters():
-            if parameter.device.type == "cpu" and name not in patcher.pinned:
-                patcher.pin_weight_to_device(name)
+        for _, _, name, module, _ in self._listed():
+            if hasattr(module, "comfy_cast_weights"):
+                for key, parameter in module.named_parameters(prefix=name, recurse=False):
+                    if parameter.device.type == "cpu" and key not in patcher.pinned:
+                        patcher.pin_weight_to_device(key)
 
     def _choose_limit(self, room: float) -> float:
         """Return how many bytes of weights may be on the device, when ComfyUI has room for so many bytes."""
