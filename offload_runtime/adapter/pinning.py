@@ -38,7 +38,8 @@ class _Pins:
                 torch.empty(size, dtype=torch.uint8), requires_grad=False
             )  # the type that it pins
         pinned = bool(mm.pin_memory(block))
-        self.refusal = "" if pinned else _why_refused(size)
+        if not pinned:
+            self.refusal = _why_refused(size)
         return block if pinned else None
 
 
