@@ -13,8 +13,9 @@ import warnings
 from collections.abc import Sequence
 
 from .engine_bound import Work
-from .engine_cases import BUDGETS, MODELS, OWN, Case, bound, makes_sense, run, work_of
-from .engine_peers import PEERS, figures
+from .engine_cases import BUDGETS, HALF, MODELS, OWN, Case, bound, makes_sense, run, work_of
+from .engine_peers import PEERS, can_run, figures
+from .engine_placed import half_resident
 
 PROFILES = ("rtx4090", "h200")
 HEADER = ("ms", "bound", "x bound", "layers MB", "weights MB", "copied MB")
@@ -26,7 +27,7 @@ def line(name: str, host: str, cells: Sequence[float | None], source: str = "") 
     numbers = [
         f"{'' if cell is None else format(cell, f'.{n}f'):>11}" for cell, n in zip(cells, digits, strict=True)
     ]
-    return f"  {name:22} {host:9}{''.join(numbers)}  {source}".rstrip()
+    return f"  {name:23} {host:9}{''.join(numbers)}  {source}".rstrip()
 
 
 def print_ours(model: str, profile: str, work: Work) -> None:
@@ -54,6 +55,13 @@ def print_peers(model: str, profile: str, work: Work, *, running: bool) -> None:
         print(line(peer.name, "pinned" if peer.pinned else "pageable", cells, source), flush=True)
 
 
+def print_placed(model: str, profile: str, work: Work) -> None:
+    """Run and print the row of the pack inside ComfyUI, which holds the budget and loads the model."""
+    row, least = half_resident(model, profile), bound(Case(model, profile, HALF), work)
+    cells = (row.ms, least, row.ms / least, None, row.weights, row.copied)
+    print(line("ComfyUI with ours, half", "pinned", cells, "run here"), flush=True)
+
+
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description="The engine beside its peers, on a simulated card.")
@@ -71,9 +79,11 @@ def main() -> None:
     for profile in (given.profile,) if given.profile else PROFILES:
         for model in given.models.split(","):
             print(f"\n{model} on the simulated {profile}")
-            print(f"  {'':22} {'masters':9}{''.join(f'{title:>11}' for title in HEADER)}")
+            print(f"  {'':23} {'masters':9}{''.join(f'{title:>11}' for title in HEADER)}")
             work = work_of(model, profile)
             print_ours(model, profile, work)
+            if given.peers == "run" and can_run("comfy"):
+                print_placed(model, profile, work)
             if given.peers != "none":
                 print_peers(model, profile, work, running=given.peers == "run")
 

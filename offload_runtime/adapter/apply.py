@@ -18,7 +18,7 @@ from .choose import choose_backend
 from .dynamic import is_dynamic
 from .handles import Handle, open_handle
 from .loose import loose_bytes
-from .pinning import bytes_to_add, give_back_unused, pinned_bytes
+from .pinning import bytes_to_add, pinned_bytes
 from .placed import Placed, Placements
 from .rounds import placed_now
 from .structure import find_stacks, why_left_alone
@@ -47,7 +47,6 @@ def apply_policy(
         AttachError: an object holds no model.
         StrictPolicyError: the policy is strict, and this machine cannot do all that it asks for.
     """
-    give_back_unused()
     names = set(earlier.names)
     opened = []
     for slot, value in objects.items():

@@ -24,7 +24,7 @@ from ..engine.lane import where_else
 from .embedding import HostEmbeddings, input_tables
 from .guard import Guard
 from .loose import loose_bytes, loose_tensors
-from .pinning import leaves, packed_weights
+from .pinning import packed_weights, rests
 from .pressure import Pressure
 from .round_cost import RoundCost
 from .staying import Staying
@@ -90,8 +90,7 @@ class Attachment:
     def on_detach(self, patcher: Any, unpatch_all: bool) -> None:
         """Give the slot back: on eviction, and when a clone of the model is loaded instead."""
         self.streamer.free()
-        if not unpatch_all:
-            leaves(patcher, self)
+        rests(patcher.model, self.streamer.layers)
 
 
 class NamedDevice:
@@ -338,9 +337,11 @@ class _Account:
         self._streamer.pack()
         packed_weights(patcher.model).forget(patcher.model.parameters())
         # Core pins what it streams once, and unpins it whenever a clone dies.
-        for name, parameter in patcher.model.named_parameters():
-            if parameter.device.type == "cpu" and name not in patcher.pinned:
-                patcher.pin_weight_to_device(name)
+        for _, _, name, module, _ in self._listed():
+            if hasattr(module, "comfy_cast_weights"):
+                for key, parameter in module.named_parameters(prefix=name, recurse=False):
+                    if parameter.device.type == "cpu" and key not in patcher.pinned:
+                        patcher.pin_weight_to_device(key)
 
     def _choose_limit(self, room: float) -> float:
         """Return how many bytes of weights may be on the device, when ComfyUI has room for so many bytes."""

@@ -1,12 +1,12 @@
 """Pinned memory, in ComfyUI's own account: exact sizes, its limit, its command-line flag.
 
-The blocks of a model belong to those who stream from it. They go when the last one dies, and when ComfyUI runs the
-model without us: weights that nobody streams shall be in ordinary memory, each in its own, as ComfyUI left them.
+The blocks of a model belong to those who stream from it. The pins go when the last one dies, and the blocks when
+ComfyUI runs the model without us: its weights are then in ordinary memory, each in its own, as ComfyUI left them.
+Nobody tells us of such a run, so a model that is not loaded by us has a hook on its layers until the next one.
 """
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -16,7 +16,7 @@ import comfy.model_management as mm
 import torch
 from torch import nn
 
-from ..engine import PackedWeights, Stack, mapped_weights
+from ..engine import Layer, PackedWeights, Stack, mapped_weights
 from ..engine.slots import why_unmovable
 from ..policy import format_bytes
 
@@ -38,7 +38,8 @@ class _Pins:
                 torch.empty(size, dtype=torch.uint8), requires_grad=False
             )  # the type that it pins
         pinned = bool(mm.pin_memory(block))
-        self.refusal = "" if pinned else _why_refused(size)
+        if not pinned:
+            self.refusal = _why_refused(size)
         return block if pinned else None
 
 
@@ -49,6 +50,12 @@ class _Record:
         self.pins = _Pins()
         self.weights = PackedWeights(self.pins.take, mm.unpin_memory)
         self.users: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.hooks: list[Any] = []
+
+    def stop_watching(self) -> None:
+        """Take the hooks off."""
+        while self.hooks:
+            self.hooks.pop().remove()
 
 
 _of_model: weakref.WeakKeyDictionary[nn.Module, _Record] = weakref.WeakKeyDictionary()
@@ -70,52 +77,55 @@ def streams_from(model: nn.Module, user: object) -> None:
     weakref.finalize(user, _died, weakref.ref(model)).atexit = False
 
 
-def leaves(patcher: Any, user: object) -> None:
-    """Hear that ComfyUI loads another patcher of the model than the one of `user`, or that this one dies.
-
-    Where nobody else streams the model, the other patcher is none of ours.
-    """
-    record = _of_model.get(patcher.model)
-    if record is None or not record.weights.packed_bytes or any(u is not user for u in record.users):
+def rests(model: nn.Module, layers: Iterable[Layer]) -> None:
+    """Hear that a model is not streamed from here on: whoever runs its layers next may be ComfyUI without us."""
+    record, reference = _of_model.get(model), weakref.ref(model)
+    if record is None or not record.weights.packed_bytes:
         return
-    # A parent that only this patcher knows dies with it, and the model with both: then nothing needs to be moved.
-    if patcher.parent is not None and sys.getrefcount(patcher.parent) > 2:
-        _hand_over(record, patcher)
+    record.stop_watching()
+    record.hooks = [layer.module.register_forward_pre_hook(lambda *_: _runs(reference())) for layer in layers]
 
 
-def give_back_unused() -> None:
-    """Give back the blocks of models that ComfyUI has loaded without us, which nobody told us."""
-    for loaded in list(mm.current_loaded_models):
+def _runs(model: nn.Module | None) -> None:
+    """Hear that a layer of a model runs, the first one since it was not streamed."""
+    record = _of_model.get(model) if model is not None else None
+    if record is None:
+        return
+    record.stop_watching()
+    users = list(record.users)
+    for loaded in mm.current_loaded_models:
         patcher: Any = loaded.model
-        record = _of_model.get(patcher.model) if patcher is not None else None
-        if record is None or not record.weights.packed_bytes:
-            continue
-        carried = [id(attachment) for attachment in patcher.attachments.values()]
-        if not any(id(user) in carried for user in record.users):
-            _hand_over(record, patcher)
+        if patcher is not None and patcher.model is model:
+            if not any(carried is user for carried in patcher.attachments.values() for user in users):
+                _hand_over(record, patcher)
+            return
 
 
 def _hand_over(record: _Record, patcher: Any) -> None:
     """Leave the weights of a model to ComfyUI, in memory of their own.
 
-    ComfyUI pins what it streams when it starts to, and not again.
+    ComfyUI pins what it streams when it loads it, and not again.
     """
     _settle(record)
-    record.weights.release(patcher.model.parameters())
+    packed = record.weights.addresses
+    parameters = dict(patcher.model.named_parameters(remove_duplicate=False))
+    for name in [name for name in patcher.pinned if parameters[name].data_ptr() in packed]:
+        patcher.unpin_weight(name)
+    record.weights.release(parameters.values())
     for name, module in patcher.model.named_modules():
         if hasattr(module, "prev_comfy_cast_weights"):
             for key, parameter in module.named_parameters(prefix=name, recurse=False):
-                if parameter.device.type == "cpu":
-                    type(patcher).pin_weight_to_device(patcher, key)
+                if parameter.device.type == "cpu" and key not in patcher.pinned:
+                    patcher.pin_weight_to_device(key)
 
 
 def _died(model: weakref.ref[nn.Module]) -> None:
-    """Give the pins back when the last one who streams a model has died; the weights stay where they are."""
+    """Give the pins back when the last one who streams a model has died."""
     alive = model()
     record = _of_model.get(alive) if alive is not None else None
     if record is not None and not list(record.users):
         _settle(record)
-        record.weights.release()
+        record.weights.unpin()
 
 
 def _settle(record: _Record) -> None:

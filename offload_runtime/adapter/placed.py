@@ -12,7 +12,6 @@ from ..engine import Ledger, mapped_weights, tensor_bytes
 from ..policy import ComponentFacts, Decision, PlacementRow, Policy, Report, unused_notes
 from . import hardware
 from .backends import Backend
-from .pinning import give_back_unused
 
 
 class Placed:
@@ -86,7 +85,6 @@ class Placements:
 
     def report(self) -> Report:
         """Read the report of all components from the live models."""
-        give_back_unused()
         machine = hardware.machine_facts()
         unused = [argument for policy in self.policies for argument in policy.unused(self.names)]
         return Report(

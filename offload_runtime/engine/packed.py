@@ -104,12 +104,17 @@ class PackedWeights:
             for key in [key for key in self._blocks if not addresses.intersection(key)]:
                 self._drop(key)
 
-    def release(self, live: Iterable[nn.Parameter] = ()) -> None:
-        """Let all blocks go, and the pins with them. Nothing may copy from them any more.
+    def unpin(self) -> None:
+        """Give all pins back; the blocks stay, as ordinary memory. Nothing may copy from them now."""
+        with self._lock:
+            while self._pinned:
+                _, block = self._pinned.popitem()
+                self._unpin(block)
 
-        Args:
-            live: the weights that get memory of their own again, the same Parameter objects; others that view a
-                block keep its memory, which is ordinary memory then.
+    def release(self, live: Iterable[nn.Parameter]) -> None:
+        """Give weights memory of their own again, the same Parameter objects, and let all blocks go.
+
+        Nothing may copy from them now.
         """
         viewing: defaultdict[int, list[nn.Parameter]] = defaultdict(list)
         for parameter in live:
