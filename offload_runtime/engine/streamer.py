@@ -147,7 +147,7 @@ class Streamer:
 
     def streamed_layers(self) -> int:
         """Return how many layers have weights that are copied when they run."""
-        return sum(any(map(self._is_to_copy, layer.module.parameters())) for layer in self._layers)
+        return sum(any(map(self._is_to_copy, layer.module.parameters())) for layer in self.layers)
 
     def streams(self, name: str) -> bool:
         """Tell whether the parameter of this name belongs to one of the layers."""

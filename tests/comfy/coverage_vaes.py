@@ -268,13 +268,11 @@ CASES = [
         f"{LDM}.cascade.stage_a:StageA",
         both((1, 4, 8, 8), (1, 3, 32, 32)),
         {"c_hidden": 32, "bottleneck_blocks": 3},
-        left_alone="statistics",
     ),
     vae(
         "Stable Cascade stage C",
         f"{LDM}.cascade.stage_c_coder:StageC_coder",
         both((1, 16, 4, 4), (1, 3, 64, 64)),
-        left_alone="statistics",
     ),
     vae(
         "Stable Audio (Oobleck)",

@@ -39,6 +39,7 @@ def test_fp8_weights_are_streamed(comfy: ComfyUI) -> None:
         assert torch.equal(encode(placed.value), expected)
     fp8 = sum(p.nbytes for p in placed.patcher.model.parameters() if p.dtype == torch.float8_e4m3fn)
     assert placed.row.moved_bytes / 2 > fp8 > 0
+    comfy.mm.unload_all_models()
     assert {p.device.type for p in placed.patcher.model.parameters()} == {"cpu"}
 
 
@@ -97,21 +98,46 @@ def quantised(comfy: ComfyUI, weight: torch.Tensor) -> torch.Tensor:
     return kind.from_float(weight, "TensorCoreFP8Layout", scale=torch.tensor(0.01))
 
 
-def test_quantised_weights_are_left_to_core(comfy: ComfyUI) -> None:
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_layer_with_a_quantised_weight_is_cores_as_a_whole(comfy: ComfyUI, count: int) -> None:
+    """On 0.3.75 core brings such a weight on its own stream, and a plain bias of ours would not have arrived."""
     comfy.sim.cap = BIG
     twice = Twice(comfy, Stacked(comfy.ops.manual_cast))
-    for block in twice.model.blocks:
+    plain, mixed = twice.model.blocks[count:], twice.model.blocks[:count]
+    for block in mixed:
         block.up.weight = nn.Parameter(quantised(comfy, block.up.weight), requires_grad=False)
     expected = twice.core()
     kept = [type(p) for p in twice.model.parameters()]
     placed = place("model", twice.wired)
-    for _ in range(2):
+    for _ in range(3):
         torch.testing.assert_close(twice.run(placed.value), expected)
-    assert [type(p) for p in twice.model.parameters()] == kept, "never flattened"
-    down = sum(p.nbytes for b in twice.model.blocks for n, p in b.named_parameters() if n != "up.weight")
-    assert placed.row.moved_bytes == 2 * down
+    assert placed.row.moved_bytes == 3 * sum(p.nbytes for block in plain for p in block.parameters())
+    if plain:
+        assert placed.row.applied == "layerwise"
+        assert "3 of 3 layers" in placed.row.how
+        assert "1 (" in placed.row.how
+        assert "cannot be taken apart are left to ComfyUI" in placed.row.how
+    else:
+        assert placed.row.applied == "comfyui"
+        assert "QuantizedTensor is a tensor subclass" in placed.row.why
     comfy.mm.unload_all_models()
+    assert [type(p) for p in twice.model.parameters()] == kept, "never flattened"
     assert torch.equal(twice.core(), expected)
+
+
+def test_a_weight_that_is_quantised_later_leaves_its_layer_to_core(comfy: ComfyUI) -> None:
+    comfy.sim.cap = BIG
+    twice = Twice(comfy, Stacked(comfy.ops.manual_cast))
+    placed = place("model", twice.wired)
+    twice.run(placed.value)
+    moved = placed.row.moved_bytes
+    up = twice.model.blocks[1].up
+    comfy.mm.unload_all_models()
+    up.weight = nn.Parameter(quantised(comfy, up.weight), requires_grad=False)
+    expected = twice.core()
+    torch.testing.assert_close(twice.run(placed.value), expected)
+    assert placed.row.moved_bytes == moved * 7 // 4
+    assert "3 of 4 layers" in placed.row.how
 
 
 class Packed(nn.Parameter):
@@ -154,19 +180,27 @@ class GGUFBlock(Block):
         return self.packed(super().forward(x))
 
 
-def test_gguf_like_tensors_are_left_alone(comfy: ComfyUI) -> None:
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_model_with_gguf_like_tensors_is_left_alone(comfy: ComfyUI, count: int) -> None:
     comfy.sim.cap = BIG
     twice = Twice(comfy, Stacked(comfy.ops.manual_cast, GGUFBlock))
     for block in twice.model.blocks:
         data = torch.randint(-100, 100, (WIDTH * WIDTH,), dtype=torch.int8)
         block.packed._parameters["weight"] = Packed(data, torch.Size((WIDTH, WIDTH)), 0.002)
+    for block in twice.model.blocks[count:]:
+        block.packed = nn.Identity()
     expected = twice.core()
-    packed = [block.packed.weight for block in twice.model.blocks]
+    parameters = dict(twice.model.named_parameters())
     placed = place("model", twice.wired)
     for _ in range(2):
-        assert torch.equal(twice.run(placed.value), expected)
-    assert all(b.packed.weight is p for b, p in zip(twice.model.blocks, packed, strict=True))
-    assert placed.row.layer_runs == 8
+        assert torch.equal(twice.core(placed.value), expected)
+    assert placed.row.applied == "comfyui"
+    assert "Packed is a tensor subclass" in placed.row.why
+    comfy.mm.unload_all_models()
+    packed = {name for name in parameters if "packed" in name}
+    assert len(packed) == count
+    now = dict(twice.model.named_parameters())
+    assert all(type(now[name]) is Packed for name in packed)
 
 
 class TiedBlock(Block):
