@@ -177,6 +177,8 @@ def test_what_is_typed_wrong_is_refused_before_anything_runs(
     [
         (node(POLICY, vae="resdent"), "vae: “resdent” is not a placement; did you mean resident"),
         (node(POLICY, diffusion_model="cpuu"), "diffusion_model: “cpuu” is not a placement"),
+        (node(POLICY, vae=[["x"], 1]), "vae: “[['x'], 1]” is not a placement"),
+        (node(POLICY, vae={"a": 1}), "vae: “{'a': 1}” is not a placement"),
         (node(POLICY, strict="maybe"), "write auto, on or off"),
         (node(POLICY, mode="\ud800\n"), "mode: “�” is not a mode"),
         (node("SetPlacement", component="tex_encoder"), "did you mean text_encoder"),
