@@ -257,6 +257,26 @@ def test_a_text_is_checked_beside_the_servers_event_loop(pack: Any, monkeypatch:
         asyncio.run(check())
 
 
+def test_a_policy_node_looks_at_its_own_links_only(pack: Any) -> None:
+    """In a graph of thousands of nodes each one would otherwise walk all of them."""
+    from comfy_execution.graph import DynamicPrompt
+
+    class Seen(DynamicPrompt):
+        asked: list[str] = []  # noqa: RUF012 — one test
+
+        def get_node(self, node_id: str) -> Any:
+            self.asked.append(node_id)
+            return super().get_node(node_id)
+
+    chain = {str(i): node("SetPlacement", component="vae", base=[str(i - 1), 0]) for i in range(1, 500)}
+    prompt = Seen(
+        chain | {"0": node("Text", texts="cpu"), "500": node(POLICY, vae=["0", 0], base=["499", 0])}
+    )
+    provenance = sys.modules["layerwise_offload_under_test.nodes.provenance"]
+    assert provenance.links(prompt, "500", ("vae", "mode")) == {"vae": "node 0 (Text)"}
+    assert set(Seen.asked) == {"0", "499", "500"}
+
+
 def test_saving_another_policy_does_not_run_a_loader_again(pack: Any, user: Path) -> None:
     import nodes as core
 
