@@ -22,11 +22,7 @@ def links(prompt: Any, node_id: str | None, inputs: tuple[str, ...]) -> dict[str
     """
     if prompt is None or node_id is None:
         return {}
-    given = prompt.get_node(node_id).get("inputs", {})
-    near = {
-        node_id,
-        *(value[0] for value in given.values() if is_link(value)),
-    }  # a graph may hold thousands more
-    return linked_from(
-        {name: prompt.get_node(name) for name in near if prompt.has_node(name)}, node_id, inputs
-    )
+    given = prompt.get_node(node_id).get("inputs", {}).values()
+    near = {node_id, *(str(value[0]) for value in given if is_link(value))}  # the others may be thousands
+    graph = {name: prompt.get_node(name) for name in near if prompt.has_node(name)}
+    return linked_from(graph, node_id, inputs)

@@ -177,6 +177,8 @@ def test_what_is_typed_wrong_is_refused_before_anything_runs(
     [
         (node(POLICY, vae="resdent"), "vae: “resdent” is not a placement; did you mean resident"),
         (node(POLICY, diffusion_model="cpuu"), "diffusion_model: “cpuu” is not a placement"),
+        (node(POLICY, vae=[["x"], 1]), "vae: “[['x'], 1]” is not a placement"),
+        (node(POLICY, vae={"a": 1}), "vae: “{'a': 1}” is not a placement"),
         (node(POLICY, strict="maybe"), "write auto, on or off"),
         (node(POLICY, mode="\ud800\n"), "mode: “�” is not a mode"),
         (node("SetPlacement", component="tex_encoder"), "did you mean text_encoder"),
@@ -253,6 +255,26 @@ def test_a_text_is_checked_beside_the_servers_event_loop(pack: Any, monkeypatch:
 
     with pytest.raises(pytest.fail.Exception, match="reached"):
         asyncio.run(check())
+
+
+def test_a_policy_node_looks_at_its_own_links_only(pack: Any) -> None:
+    """In a graph of thousands of nodes each one would otherwise walk all of them."""
+    from comfy_execution.graph import DynamicPrompt
+
+    class Seen(DynamicPrompt):
+        asked: list[str] = []  # noqa: RUF012 — one test
+
+        def get_node(self, node_id: str) -> Any:
+            self.asked.append(node_id)
+            return super().get_node(node_id)
+
+    chain = {str(i): node("SetPlacement", component="vae", base=[str(i - 1), 0]) for i in range(1, 500)}
+    prompt = Seen(
+        chain | {"0": node("Text", texts="cpu"), "500": node(POLICY, vae=["0", 0], base=["499", 0])}
+    )
+    provenance = sys.modules["layerwise_offload_under_test.nodes.provenance"]
+    assert provenance.links(prompt, "500", ("vae", "mode")) == {"vae": "node 0 (Text)"}
+    assert set(Seen.asked) == {"0", "499", "500"}
 
 
 def test_saving_another_policy_does_not_run_a_loader_again(pack: Any, user: Path) -> None:
