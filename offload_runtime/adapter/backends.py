@@ -289,4 +289,7 @@ class StreamedFromFile(Layerwise):
         """ComfyUI keeps no account of ordinary memory."""
 
     def _how(self, slot: str) -> str:
-        return f"on the CPU out of one slot of {slot}, each read from the model file when it runs"
+        return (
+            f"on the CPU out of one slot of {slot}, each read from the model file when it runs and dropped from "
+            "memory after it"
+        )

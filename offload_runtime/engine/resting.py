@@ -32,7 +32,7 @@ class Rest:
         self.file = file
         self.stored = stored
         self.checksum = checksum
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._tensors: list[weakref.ref[torch.Tensor]] = []
 
     def lay(self, parameters: Iterable[nn.Parameter]) -> None:
@@ -47,17 +47,19 @@ class Rest:
 
     def join(self, tensor: torch.Tensor) -> torch.Tensor:
         """Make a tensor that views the place a resting one, too."""
-        tensor.__class__ = Resting
-        tensor.rest = self  # type: ignore[attr-defined]
-        self._tensors = [*filter(_is_alive, self._tensors), weakref.ref(tensor)]
+        with self._lock:
+            tensor.__class__ = Resting
+            tensor.rest = self  # type: ignore[attr-defined]
+            self._tensors = [*filter(_is_alive, self._tensors), weakref.ref(tensor)]
         return tensor
 
     def leave(self, tensor: torch.Tensor) -> None:
         """Make a resting tensor an ordinary one: it views other memory now."""
-        is_parameter = tensor.__dict__.pop("_is_param", False)
-        tensor.__class__ = nn.Parameter if is_parameter else torch.Tensor
-        del tensor.rest  # type: ignore[attr-defined]
-        self._tensors = [reference for reference in self._tensors if reference() is not tensor]
+        with self._lock:
+            is_parameter = tensor.__dict__.pop("_is_param", False)
+            tensor.__class__ = nn.Parameter if is_parameter else torch.Tensor
+            tensor.__dict__.pop("rest", None)
+            self._tensors = [reference for reference in self._tensors if reference() is not tensor]
 
     def wake(self) -> None:
         """Read the weight into memory, for everybody who views it.

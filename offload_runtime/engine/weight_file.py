@@ -183,7 +183,7 @@ class WeightFile:
             found = [
                 _entry(name, entry, 8 + size) for name, entry in entries.items() if name != "__metadata__"
             ]
-        except (TypeError, KeyError, RecursionError) as error:
+        except (TypeError, KeyError, OverflowError, RecursionError) as error:
             raise ValueError("a header of another kind") from error
         return [tensor for tensor in found if tensor and _lies_in(tensor, 8 + size, self.identity)]
 

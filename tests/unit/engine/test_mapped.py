@@ -68,7 +68,30 @@ def test_a_weight_that_the_loader_converted_stays_in_memory(file: Path) -> None:
     assert MappedWeights().adopt(half, [file]) == 0
 
 
-@pytest.mark.parametrize("content", [b"", b"not a safetensors file", b"\xff" * 64])
+def _with_header(header: str) -> bytes:
+    return len(header).to_bytes(8, "little") + header.encode() + bytes(16 * 1024)
+
+
+HOSTILE = [
+    "[]",
+    "[[1, 2]]",
+    "null",
+    '{"w": 1}',
+    '{"w": {"dtype": "F32"}}',
+    '{"w": {"dtype": [], "shape": [64, 64], "data_offsets": [0, 16384]}}',
+    '{"w": {"dtype": "F32", "shape": [64, 64], "data_offsets": [0]}}',
+    '{"w": {"dtype": "F32", "shape": [64, 64], "data_offsets": [0, Infinity]}}',
+    '{"w": {"dtype": "F32", "shape": [64, 64], "data_offsets": [-8, 16376]}}',
+    '{"w": {"dtype": "F32", "shape": [64, 64], "data_offsets": [8, 16392]}}',
+    '{"w": {"dtype": "F32", "shape": [64, 64], "data_offsets": [0, 16]}}',
+    '{"w": {"dtype": "F99", "shape": [64, 64], "data_offsets": [0, 16384]}}',
+    "[" * 100_000,
+]
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"not a safetensors file", b"\xff" * 64, *map(_with_header, HOSTILE)], ids=range(16)
+)
 def test_a_file_that_is_no_safetensors_file_is_passed_over(
     weights: dict[str, nn.Parameter], file: Path, tmp_path: Path, content: bytes
 ) -> None:
