@@ -37,13 +37,21 @@ class Block(nn.Module):
         return x + self.map(x)
 
 
+class Always(nn.Module):
+    """A leaf that is none of ComfyUI's operations: core loads it whole."""
+
+    def __init__(self, pages: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.empty(pages * vbar.PAGE, dtype=torch.uint8), requires_grad=False)
+
+
 class Maps(nn.Module):
-    """Blocks of one page each, and a table of whole pages that core always loads."""
+    """Blocks of one page each, and what core always loads."""
 
     def __init__(self, ops: Any, count: int, dtype: torch.dtype, always: int) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(Block(ops, dtype) for _ in range(count))
-        self.always = nn.Parameter(torch.empty(always * vbar.PAGE, dtype=torch.uint8), requires_grad=False)
+        self.always = Always(always)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for block in self.blocks:
@@ -162,6 +170,7 @@ def test_a_budget_counts_all_that_is_on_the_card(dynamic: ComfyUI, budget: int, 
     encoder = Component(dynamic, "clip", "layerwise", budget, **made)
     for _ in range(2):
         encoder.node()
+        assert encoder.patcher.loaded_size() >= made.get("always", 0) * vbar.PAGE
         assert encoder.peak <= budget * vbar.PAGE
 
 
