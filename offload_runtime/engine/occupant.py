@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter, is_, setitem
+from operator import attrgetter, is_
 from typing import NamedTuple
 
 import torch
@@ -23,6 +23,8 @@ from .slots import Slots
 
 Parameters = dict[str, nn.Parameter | None]
 """The `_parameters` of a module."""
+
+Columns = tuple[Sequence[Parameters], Sequence[str], Sequence[nn.Parameter]]
 
 _writes = attrgetter("_version")
 
@@ -50,6 +52,8 @@ class Occupant:
         slots, region: where they lie.
         arrived: after this event they may be read.
         released: after this event they may be overwritten.
+        exchange, restore: the arguments of `setitem` that put the weights in the slots, or the masters, into the
+            modules. Mapped at once, no bytecode runs between two of them, so no signal handler can raise there.
         displaced: whether a unit that this one called has taken the memory; only while it runs.
     """
 
@@ -60,37 +64,28 @@ class Occupant:
     arrived: Event = None
     released: Event = None
     displaced: bool = False
-    _columns: tuple[Sequence[Parameters], Sequence[str], Sequence[nn.Parameter]] = field(init=False)
+    exchange: Columns = field(init=False)
+    restore: Columns = field(init=False)
     _masters: list[nn.Parameter] = field(init=False)
     _counted: list[nn.Parameter] = field(init=False)
     _state: tuple[list[int], list[int]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._columns = tuple(zip(*self.exchanges, strict=True))  # type: ignore[assignment]
+        parameters, names, masters = zip(*self.exchanges, strict=True)
+        self.exchange, self.restore = (parameters, names, self.views), (parameters, names, masters)
         self._masters = masters_of(self.exchanges)
         self._counted = list(filter(_is_counted, self._masters))
         self._state = list(map(address, self._masters)), list(map(_writes, self._counted))
 
     def is_current(self) -> bool:
         """Tell whether its weights are those that were copied: somebody may have replaced or written some."""
-        parameters, names, masters = self._columns
+        parameters, names, masters = self.restore
         addresses, writes = self._state
         return (
             all(map(is_, map(dict.get, parameters, names), masters))
             and list(map(address, self._masters)) == addresses
             and list(map(_writes, self._counted)) == writes
         )
-
-    # No bytecode runs between two entries, so that no signal handler can raise there.
-
-    def exchange(self) -> None:
-        """Put the weights in the slots into the modules."""
-        parameters, names, _ = self._columns
-        any(map(setitem, parameters, names, self.views))
-
-    def put_back(self) -> None:
-        """Put the masters into the modules; as good when they are there already."""
-        any(map(setitem, *self._columns))
 
     def copy_again(self) -> None:
         """Copy the masters to where the views are, in the order of compute."""

@@ -28,6 +28,7 @@ class Prediction:
         self._guess = None if last else Guess(groups)
         self.expected = last if self._guess is None else self._guess.following()
         self._cursor = -1  # where in it the use is
+        self._unnoted: list[int] = []  # what ran as guessed since the last correction
         places: defaultdict[int, list[int]] = defaultdict(list)
         for place, unit in enumerate(last):
             places[unit].append(place)
@@ -35,13 +36,23 @@ class Prediction:
 
     def follow(self, unit: int) -> int:
         """Hear that a unit runs now; return its place in what is expected, or -1 when it has none."""
-        if self._guess is None:
+        following = self._cursor + 1
+        if following < len(self.expected) and self.expected[following] == unit:
+            self._cursor = following
+        elif self._guess is None:
             self._cursor = self._find(unit)
             return self._cursor
-        self._guess.note(unit)
-        self._cursor += 1
-        if self._cursor >= len(self.expected) or self.expected[self._cursor] != unit:
+        elif self.expected and self.expected[0] == unit:  # all of it runs once more
+            self._cursor = 0
+            self._unnoted.clear()
+        else:
+            for ran in (*self._unnoted, unit):
+                self._guess.note(ran)
+            self._unnoted.clear()
             self.expected, self._cursor = [unit, *self._guess.following()], 0
+            return 0
+        if self._guess is not None:
+            self._unnoted.append(unit)
         return self._cursor
 
     def _find(self, unit: int) -> int:

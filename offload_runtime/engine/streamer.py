@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from operator import setitem
 from typing import Any
 
 import torch
@@ -198,10 +199,8 @@ class Streamer:
         with self._turn:
             if not self._installed:  # another thread has just unwrapped it
                 return forward(*args, **kwargs)
-            outer = len(self._running)
-            caller = self._innermost if outer else -1
+            outer, caller = len(self._running), self._innermost
             try:
-                self._innermost = index
                 return self._run(index, forward, args, kwargs)
             except BaseException:
                 self._trace.break_off()
@@ -216,19 +215,17 @@ class Streamer:
                     self._come_back(caller)
 
     def _run(self, index: int, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        nested = index in self._running
+        nested = index in self._running  # it calls itself
+        self._innermost = index
         elsewhere = where_else(self._lane.device, args, kwargs)
         with _planning:
             occupant = self._enter(index, elsewhere)
         if elsewhere is not None:  # whoever called it computes there: with the masters, as without us
             self.on_elsewhere(elsewhere)
-        if occupant is None:
-            return forward(*args, **kwargs)
-        if nested:  # it calls itself
-            self._come_back(index)
+        if occupant is None or nested:
             return forward(*args, **kwargs)
         self._wait(index, occupant)
-        occupant.exchange()
+        any(map(setitem, *occupant.exchange))
         try:
             return forward(*args, **kwargs)
         finally:
@@ -248,7 +245,9 @@ class Streamer:
         if self._slots is not None:
             self._areas.follow(self._prediction.expected)
         occupant = self._running.get(index)
-        if occupant is None and index not in self._idle:
+        if occupant is not None:
+            self._come_back(index)
+        elif index not in self._idle:
             occupant = self._occupant(index, position)
             if occupant is not None:
                 self._running[index] = occupant
@@ -259,7 +258,7 @@ class Streamer:
     def _leave(self, index: int) -> None:
         """Put a unit's own weights back. Nothing is lost when an interrupt comes in between and it is done again."""
         occupant = self._running[index]
-        occupant.put_back()
+        any(map(setitem, *occupant.restore))
         occupant.released = self._lane.mark()
         del self._running[index]
 
