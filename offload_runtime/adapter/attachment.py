@@ -261,6 +261,8 @@ class _Account:
         self._pressure.loads(patcher.model)
         self._moves_in = self._cost is not None and self._cost.begin()
         if self._stays_as_it_is(room) and not force_patch_weights:
+            # As core begins: of a sibling there may still be an object's patch on the model.
+            self._base.unpatch_model(patcher, patcher.offload_device, unpatch_weights=False)
             patcher.patch_model(load_weights=False)
             change = 0
         else:

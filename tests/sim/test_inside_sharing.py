@@ -38,7 +38,8 @@ def test_two_branches_with_different_policies_and_one_without(comfy: ComfyUI) ->
         assert on_card <= most[id(placed)]
         assert on_card == pytest.approx(loaded(comfy), abs=0.1 * MIB)
         assert sum(row.tiers["slot"] > 0 for row in (lean.row, rich.row)) == (placed is not left)
-    assert (lean.row.layer_runs, rich.row.layer_runs, left.row.layer_runs) == (12, 8, 0)
+    # Three of four layers stay whole where there is room for them, and are not wrapped.
+    assert (lean.row.layer_runs, rich.row.layer_runs, left.row.layer_runs) == (12, 2, 0)
     comfy.mm.unload_all_models()
     assert ours_on(wired.patcher.model) == set()
 
