@@ -242,8 +242,7 @@ class _Account:
             return self._whole
         size = self._whole
         if not (self._fits or self._streamer.slot_bytes or self._will_move_in()):
-            stays = min(self._worth_it(), self._without_tables)
-            size = min(size, stays + self._slots_to_plan() + self._loose)
+            size = min(size, min(self._worth_it(), self._without_tables) + self._slots_to_plan())
         return max(size, self.loaded_size())
 
     def loaded_size(self) -> int:
@@ -351,7 +350,7 @@ class _Account:
             return self._whole + 1  # more than all of it: core keeps a reserve for what it would stream
         step = self._whole / 32  # a few bytes more or less free than last time shall not move weights
         most = self._whole if self._moves_in else self._resident
-        allowed = min(most, (room - self._slots_to_plan() - self._loose) // step * step)
+        allowed = min(most, (room - self._slots_to_plan()) // step * step)
         return self._whole if allowed >= self._without_tables else max(0.0, allowed)
 
     def _worth_it(self) -> int:
@@ -384,13 +383,13 @@ class _Account:
         return self._limit, *uuids, model.model_loaded_weight_memory
 
     def _slots_to_plan(self) -> int:
-        """Return the bytes of slots that ComfyUI has to make room for.
+        """Return the bytes of slots, and of what is loose, that ComfyUI has to make room for.
 
         It always keeps a reserve free for activations. An encoder, which asks for nothing else, leaves most of
         it unused, so its slots go there: a new prompt then evicts nothing of a diffusion model that fills the
         card.
         """
-        slots = self._streamer.footprint
+        slots = self._streamer.footprint + self._loose
         reserve = int(mm.minimum_inference_memory()) * 3 // 4 if self._lean else 0
         return max(0, slots - reserve)
 

@@ -27,6 +27,7 @@ from ..engine import (
     Trace,
     mapped_weights,
 )
+from ..engine.stacks import stack_layers
 from ..policy import HostTier as Host
 from ..policy import Placement, format_bytes
 from .at_rest import rest_while_used
@@ -34,6 +35,7 @@ from .attachment import Attachment, NamedDevice, account_for_slots, attach, name
 from .embedding import HostEmbeddings
 from .guard import Guard, why_it_failed
 from .handles import Handle
+from .loose import loose_bytes
 from .pinning import packed_weights, streams_from, why_not_pinned
 from .round_cost import RoundCost
 from .structure import layers_left
@@ -98,7 +100,8 @@ class Untouched:
 
     def attach(self, patcher: Any, stacks: Sequence[Stack]) -> None:
         """Leave the patcher as it is, but let a text encoder compute where it is loaded."""
-        self._named = name_device(patcher, [stack.layers[0].module for stack in stacks])
+        if not getattr(patcher, "is_dynamic", bool)():
+            self._named = name_device(patcher, [stack.layers[0].module for stack in stacks])
 
     def applied(self) -> Applied:
         """Say what ComfyUI does, and how much of it is loaded now."""
@@ -138,7 +141,7 @@ class Layerwise(ABC):
             return
         self._layers = sum(len(stack.layers) for stack in stacks)
         lane, tier, trace = lane_to(self._device), self._tier(model), trace_of(model)
-        streamer = Streamer(stacks, lane, tier, self._ledger, self._budget, trace)
+        streamer = Streamer(stacks, lane, tier, self._ledger, self._slot_budget(model, stacks), trace)
         self._compiled = self._layers - len(streamer.layers)
         attachment = self._attachment(patcher, streamer)
         if isinstance(tier, MemoryTier):
@@ -179,6 +182,12 @@ class Layerwise(ABC):
     @abstractmethod
     def _tier(self, model: nn.Module) -> HostTier:
         """Return where the masters of the model's layers live."""
+
+    def _slot_budget(self, model: nn.Module, stacks: Sequence[Stack]) -> int | None:
+        """Return what a budget leaves for slots, beside what is brought with the load."""
+        if self._budget is None:
+            return None
+        return max(0, self._budget - loose_bytes(model, list(stack_layers(stacks))))
 
     def _attachment(self, patcher: Any, streamer: Streamer) -> Attachment:
         return Attachment(streamer)

@@ -91,7 +91,7 @@ def where_else(device: torch.device, args: Iterable[Any], kwargs: Mapping[str, A
     elsewhere = None
     for value in (*args, *kwargs.values()):
         if isinstance(value, torch.Tensor):
-            if value.device == device:
+            if value.device.type == device.type:
                 return None
             if value.is_floating_point() and value.dim():
                 elsewhere = value.device

@@ -31,7 +31,8 @@ def test_a_failure_in_any_layer(
     placed = place("clip", small_clip(comfy))
     expected = encode(placed.value)
     model = placed.patcher.model
-    live, ids = comfy.sim.memory.live, [id(p) for p in model.parameters()]
+    layers = model.get_submodule(LAYERS)
+    live, ids = comfy.sim.memory.live, [id(p) for p in layers.parameters()]
 
     def interrupt(*args: object) -> None:
         comfy.mm.interrupt_current_processing(True)
@@ -54,8 +55,8 @@ def test_a_failure_in_any_layer(
             with pytest.raises(error):
                 encode(placed.value)
             handle.remove()
-            assert [id(p) for p in model.parameters()] == ids
-            assert {p.device.type for p in model.parameters()} == {"cpu"}
+            assert [id(p) for p in layers.parameters()] == ids
+            assert {p.device.type for p in layers.parameters()} == {"cpu"}
     assert torch.equal(encode(placed.value), expected)
     end_node(comfy)
     assert comfy.sim.memory.live <= live

@@ -9,8 +9,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from . import comfy_models
+from .comfy_models import CPU
 from .comfyui import ComfyUI
-from .placing import BIG, end_node, ours_on, place
+from .placing import BIG, MIB, end_node, ours_on, place
 
 pytestmark = pytest.mark.usefixtures("_inference_mode")
 
@@ -324,3 +326,38 @@ def test_what_cannot_be_moved_for_it_leaves_the_model_to_core(comfy: ComfyUI, ki
     assert placed.row.applied == "comfyui"
     assert LEFT[kind] in placed.row.why
     assert torch.equal(two.run(placed.value), two.expected[0])
+
+
+def scaled(clip: Any) -> Any:
+    """Let every layer of a T5 have a buffer of its own, as a pack's layer class does."""
+    for layer in clip.patcher.model.t5base.transformer.encoder.block:
+        kind = type(layer)
+
+        def forward(self: nn.Module, *args: Any, kind: Any = kind, **kwargs: Any) -> Any:
+            x, *rest = kind.forward(self, *args, **kwargs)
+            return (x * self.scale, *rest)
+
+        layer.__class__ = type("ScaledBlock", (kind,), {"forward": forward})
+        layer.register_buffer("scale", torch.full((128,), 0.5))
+    return clip
+
+
+def test_with_nothing_asked_an_encoder_that_core_runs_on_the_card_runs(comfy: ComfyUI) -> None:
+    """An encoder and a larger model that fill the card in turn: `auto` streams the encoder."""
+    from offload_runtime.adapter import Placements, apply_policy
+    from offload_runtime.policy import Policy, Source, SourceKind
+
+    comfy.sim.cap = int(comfy.mm.minimum_inference_memory()) + 400 * MIB
+    clip = scaled(comfy_models.t5_base(comfy))
+    larger = nn.Sequential(*(comfy.ops.manual_cast.Linear(8192, 4096, dtype=torch.float16) for _ in range(6)))
+    model = comfy.model_patcher.ModelPatcher(larger, comfy.sim.device, CPU)
+    expected = comfy_models.encode(clip, "fox")[0]
+    comfy.mm.load_models_gpu([model])
+    comfy.mm.unload_all_models()
+    policy = Policy.from_widgets(Source(SourceKind.NODE, "Placement Policy, node 1"), placements={})
+    out, placements = apply_policy(policy, {"model": model, "clip": clip}, {}, Placements())
+    for _ in range(2):
+        assert torch.equal(comfy_models.encode(out["clip"], "fox")[0], expected)
+        assert placements.placed[1].row().applied == "layerwise"
+        comfy.mm.load_models_gpu([out["model"]])
+        end_node(comfy)
