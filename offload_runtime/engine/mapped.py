@@ -16,6 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from ..errors import WeightFileError
 from .resting import Rest, Resting
 from .slots import why_unmovable
 from .weight_file import FileTensor, WeightFile, bytes_of
@@ -116,11 +117,19 @@ class MappedWeights:
         """Copy everything that rests in a file into memory, and forget the files.
 
         Raises:
-            WeightFileError: as above.
+            WeightFileError: some of it is not there any more; that rests on.
         """
-        while self._laid:
-            self._laid[-1].rest.wake()
-            self._laid.pop()
+        lost: list[_Laid] = []
+        failure: WeightFileError | None = None
+        for laid in self._laid:
+            try:
+                laid.rest.wake()
+            except WeightFileError as error:
+                failure = error
+                lost.append(laid)
+        self._laid = lost
+        if failure is not None:
+            raise failure
 
 
 _of_model: weakref.WeakKeyDictionary[nn.Module, MappedWeights] = weakref.WeakKeyDictionary()

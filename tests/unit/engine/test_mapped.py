@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from offload_runtime.engine import MappedWeights, mapped_weights
+from offload_runtime.errors import WeightFileError
 
 MIB = 1024 * 1024
 
@@ -204,6 +205,19 @@ def test_released_all_the_file_is_closed(weights: dict[str, nn.Parameter], file:
     if sys.platform == "linux":
         assert str(file) not in Path("/proc/self/maps").read_text()
         assert str(file) not in [os.path.realpath(fd) for fd in Path("/proc/self/fd").iterdir()]
+
+
+def test_what_is_left_of_a_file_is_released_and_the_rest_is_an_error(
+    weights: dict[str, nn.Parameter], file: Path
+) -> None:
+    mapped, expected = MappedWeights(), [p.clone() for p in weights.values()]
+    mapped.adopt(weights, [file])
+    os.truncate(file, file.stat().st_size - 4)
+    with pytest.raises(WeightFileError):
+        mapped.release_all()
+    assert [mapped.holds(p) for p in weights.values()] == [False, False, True]
+    assert all(torch.equal(p, v) for p, v in list(zip(weights.values(), expected, strict=True))[:2])
+    assert mapped.resting_bytes == 64 * 64 * 4
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
