@@ -46,12 +46,18 @@ class Always(nn.Module):
 
 
 class Maps(nn.Module):
-    """Blocks of one page each, and what core always loads."""
+    """Blocks of one page each, what core always loads, and a token table."""
 
-    def __init__(self, ops: Any, count: int, dtype: torch.dtype, always: int) -> None:
+    def __init__(self, ops: Any, count: int, dtype: torch.dtype, always: int, table: int) -> None:
         super().__init__()
+        with torch.device("meta"):
+            embedding = ops.Embedding(WIDTH * table, WIDTH, dtype=BF16)
+        self.tokens = embedding.to_empty(device="cpu").requires_grad_(False)
         self.blocks = nn.ModuleList(Block(ops, dtype) for _ in range(count))
         self.always = Always(always)
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.tokens
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for block in self.blocks:
@@ -72,9 +78,10 @@ class Component:
         count: int = 8,
         dtype: torch.dtype = BF16,
         always: int = 0,
+        table: int = 0,
     ) -> None:
         with comfy.dynamic_off():
-            self.model = Maps(comfy.ops.manual_cast, count, dtype, always)
+            self.model = Maps(comfy.ops.manual_cast, count, dtype, always, table)
         self.comfy, self.peak = comfy, 0
         made = comfy.model_patcher.CoreModelPatcher
         self.patcher = made(self.model, comfy.sim.device, torch.device("cpu"))
@@ -184,6 +191,13 @@ def test_a_budget_counts_the_buffers_of_patches(dynamic: ComfyUI, budget: int) -
     for _ in range(2):
         encoder.node()
         assert encoder.peak <= budget * vbar.PAGE
+
+
+def test_a_table_that_is_looked_up_in_memory_is_none_of_the_pages(dynamic: ComfyUI) -> None:
+    encoder = Component(dynamic, "clip", "layerwise", 11, table=4)
+    encoder.node()
+    assert encoder.how.startswith("all 256 MB of its pages")
+    assert "its token table (128 MB) is looked up in memory" in encoder.how
 
 
 def test_of_two_of_a_kind_the_one_that_ran_last_goes_first(dynamic: ComfyUI) -> None:

@@ -184,12 +184,13 @@ def test_what_somebody_else_put_in_its_place_is_asked_and_stays(managed: ComfyUI
 
 def test_one_of_two_policies_that_are_loaded_at_once_leaves_the_other_its_table(managed: ComfyUI) -> None:
     wired = small_clip(managed)
-    upper, lower = place("clip", wired), place("clip", wired, vram_budget="16MB")
-    managed.mm.load_models_gpu([upper.patcher, lower.patcher])  # ComfyUI loads the last one first
-    owner = text_model(upper)
-    lower.patcher.detach(unpatch_all=False)
+    one, two = place("clip", wired), place("clip", wired, vram_budget="16MB")
+    managed.mm.load_models_gpu([one.patcher, two.patcher])
+    last, first = (loaded.model for loaded in managed.mm.current_loaded_models)
+    owner = text_model(one)
+    first.detach(unpatch_all=False)
     assert owner.get_input_embeddings().weight.device == managed.sim.device
-    upper.patcher.detach(unpatch_all=False)
+    last.detach(unpatch_all=False)
     assert "get_input_embeddings" not in owner.__dict__
 
 
