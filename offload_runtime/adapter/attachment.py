@@ -130,6 +130,7 @@ class _Account:
         self._lean = lean
         self._cost = cost
         self._moves_in = False  # whether it takes all the room that it can get, for several uses in a row
+        self._moved_in = 0  # bytes of weights on the device after that
         self._base = type(patcher)
         self._streamer = streamer
         self._whole = parameter_bytes(patcher.model)
@@ -167,8 +168,7 @@ class _Account:
         self._streamer.free()
         self._pressure.loads(patcher.model)
         self._moves_in = self._cost is not None and self._cost.begin()
-        stays = self._is_placed() and self._pressure.holds(patcher.model) and not self._moves_in
-        if stays and not force_patch_weights:
+        if self._is_placed() and self._is_settled() and not force_patch_weights:
             patcher.patch_model(load_weights=False)  # what is there now is what can stay
             change = 0
         else:
@@ -183,8 +183,11 @@ class _Account:
 
     def _place(self, device: torch.device, extra_memory: float, force_patch_weights: bool) -> int:
         patcher: Any = self._patcher()
+        before = self._placement()
         self._limit = self._choose_limit(patcher.model.model_loaded_weight_memory + extra_memory)
-        if not self._is_placed():
+        # What moves in adds to what is left of it, as core would; what is there is among what is chosen then.
+        adds = self._moves_in and _placed.get(patcher.model) == before
+        if not (self._is_placed() or adds):
             # Core takes weights back from a model that it calls low on memory only, and would take what is left
             # of them for its own: a LoRA would be lost, and some weights would be on the device uncounted.
             patcher.model.model_lowvram = True
@@ -192,6 +195,7 @@ class _Account:
         missing = self._limit - patcher.model.model_loaded_weight_memory
         change = self._true_sized(self._base.partially_load, device, missing, force_patch_weights)
         _placed[patcher.model] = self._placement()
+        self._moved_in = patcher.model.model_loaded_weight_memory
         return change
 
     def partially_unload(
@@ -209,14 +213,18 @@ class _Account:
         return freed
 
     def pin_weight_to_device(self, key: str) -> None:
-        """Pin a weight in place, except those of the layers: they are packed, and that has to come first."""
-        if not self._streamer.streams(key):
+        """Pin a weight in place, except those of the layers: they are packed, and that has to come first.
+
+        What moves in is not packed: the way out would undo it.
+        """
+        if self._moves_in or not self._streamer.streams(key):
             self._base.pin_weight_to_device(self._patcher(), key)
 
     def _pin(self, patcher: Any) -> None:
-        for name in list(filter(self._streamer.streams, patcher.pinned)):
-            patcher.unpin_weight(name)  # of a sibling
-        self._streamer.pack()
+        if not self._moves_in:
+            for name in list(filter(self._streamer.streams, patcher.pinned)):
+                patcher.unpin_weight(name)  # of a sibling
+            self._streamer.pack()
         packed_weights(patcher.model).forget(patcher.model.parameters())
         # Core pins what it streams once, and unpins it whenever a clone dies.
         for name, parameter in patcher.model.named_parameters():
@@ -241,9 +249,18 @@ class _Account:
             else self._resident
         )
 
+    def _is_settled(self) -> bool:
+        """Tell whether what is on the device now is what can stay there."""
+        model = self._patcher().model  # type: ignore[union-attr]
+        if self._moves_in:
+            return bool(model.model_loaded_weight_memory == self._moved_in)
+        return self._pressure.holds(model)
+
     def _will_move_in(self) -> bool:
         """Tell whether a use that begins now takes the room of others."""
-        return self._cost is not None and self._cost.will_begin(self._without_tables - self._worth_it())
+        if self._cost is None:
+            return False
+        return self._cost.will_begin(self._without_tables - self._worth_it(), self._slots_to_plan())
 
     def _is_placed(self) -> bool:
         """Tell whether the weights on the device are those that were last placed for this patcher."""
