@@ -215,6 +215,7 @@ class _Account:
         self._lean = lean
         self._cost = cost
         self._moves_in = False  # whether it takes all the room that it can get, for several uses in a row
+        self._moved_in = 0  # bytes of weights on the device after that
         self._base = type(patcher)
         self._streamer = streamer
         self._whole = parameter_bytes(patcher.model)
@@ -226,7 +227,7 @@ class _Account:
         named = patcher.model.named_modules()
         self._table_keys = {f"{name}.weight" for name, module in named if module in self._tables}
         self._limit = 0.0  # what the resident weights were chosen for
-        self._staying = Staying()
+        self._staying: Staying | None = None
         self._wanted = 0  # bytes of weights that are on the device when all is as it was placed
         self._pressure = Pressure()
         self._inside = 0
@@ -284,28 +285,38 @@ class _Account:
         patcher: Any = self._patcher()
         if not self._is_placed():
             return False
-        if self._pressure.holds(patcher.model) and not self._moves_in:
+        loaded = patcher.model.model_loaded_weight_memory
+        if self._moves_in:
+            complete = loaded == self._moved_in
+        elif self._pressure.holds(patcher.model):
             return True
+        else:
+            complete = loaded >= self._wanted and self._limit == self._choose_limit(room)
         hooked = patcher.forced_hooks or patcher.hook_patches  # core applies them when it loads weights
-        complete = patcher.model.model_loaded_weight_memory >= self._wanted
-        return complete and not hooked and self._limit == self._choose_limit(room)
+        return complete and not hooked
 
     def _place(self, device: torch.device, room: float, force_patch_weights: bool) -> int:
         patcher: Any = self._patcher()
-        self._limit = self._choose_limit(room)
-        if not self._is_placed():
+        before, ranked = self._placement(), self._staying is not None
+        self._limit, self._staying = self._choose_limit(room), None
+        # What moves in adds to what is left of it, as core would, if that is among what core chooses.
+        adds = self._moves_in and _placed.get(patcher.model) == before
+        adds = adds and (self._limit > self._whole or not ranked)
+        if self._limit <= self._whole and not self._moves_in:
+            self._staying = Staying(self._listed(), self._streamer.layers, self._limit)
+        if not (self._is_placed() or adds):
             # Core takes weights back from a model that it calls low on memory only, and would take what is left
             # of them for its own: a LoRA would be lost, and some weights would be on the device uncounted.
             patcher.model.model_lowvram = True
             self._base.unpatch_model(patcher, patcher.offload_device)
         target, self._wanted = self._limit, self._whole
-        if self._limit <= self._whole:
-            self._staying = Staying(self._listed(), self._streamer.layers, self._limit)
+        if self._staying is not None:
             self._wanted = self._staying.bytes
             target = self._wanted + 1  # core wants more room than it takes
         missing = max(0, target - patcher.model.model_loaded_weight_memory)
         change = self._true_sized(self._base.partially_load, device, missing, force_patch_weights)
         _placed[patcher.model] = self._placement()
+        self._moved_in = patcher.model.model_loaded_weight_memory
         return change
 
     def partially_unload(
@@ -328,14 +339,15 @@ class _Account:
             self._base.pin_weight_to_device(self._patcher(), key)
 
     def _is_copied_by_comfyui(self, key: str) -> bool:
-        """Tell whether a weight is none of the layers, which are packed, and no table that is looked up on the host."""
+        """Tell whether a weight is no table that is looked up on the host, and in no layer that is packed."""
         left = key in self._table_keys and key not in self._patcher().patches  # type: ignore[union-attr]
-        return not (left or self._streamer.streams(key))
+        return not left and (self._moves_in or not self._streamer.streams(key))
 
     def _pin(self, patcher: Any) -> None:
-        for name in [name for name in patcher.pinned if not self._is_copied_by_comfyui(name)]:
-            patcher.unpin_weight(name)  # of a sibling
-        self._streamer.pack()
+        if not self._moves_in:  # what does is not packed: the way out would undo it
+            for name in [name for name in patcher.pinned if not self._is_copied_by_comfyui(name)]:
+                patcher.unpin_weight(name)  # of a sibling
+            self._streamer.pack()
         packed_weights(patcher.model).forget(patcher.model.parameters())
         # Core pins what it streams once, and unpins it whenever a clone dies.
         for _, _, name, module, _ in self._listed():
@@ -362,9 +374,18 @@ class _Account:
             else self._resident
         )
 
+    def _is_settled(self) -> bool:
+        """Tell whether what is on the device now is what can stay there."""
+        model = self._patcher().model  # type: ignore[union-attr]
+        if self._moves_in:
+            return bool(model.model_loaded_weight_memory == self._moved_in)
+        return self._pressure.holds(model)
+
     def _will_move_in(self) -> bool:
         """Tell whether a use that begins now takes the room of others."""
-        return self._cost is not None and self._cost.will_begin(self._without_tables - self._worth_it())
+        if self._cost is None:
+            return False
+        return self._cost.will_begin(self._without_tables - self._worth_it(), self._slots_to_plan())
 
     def _is_placed(self) -> bool:
         """Tell whether the weights on the device are those that were last placed for this patcher."""
@@ -380,7 +401,7 @@ class _Account:
         patcher: Any = self._patcher()
         model = patcher.model
         uuids = patcher.patches_uuid, model.current_weight_patches_uuid
-        return self._limit, *uuids, model.model_loaded_weight_memory
+        return self._limit, self._staying is None, *uuids, model.model_loaded_weight_memory
 
     def _slots_to_plan(self) -> int:
         """Return the bytes of slots, and of what is loose, that ComfyUI has to make room for.
@@ -398,7 +419,7 @@ class _Account:
         if not self._inside or self._limit > self._whole:
             listed: list[tuple[Any, ...]] = self._base._load_list(self._patcher(), *args, **kwargs)
             return listed
-        return self._staying.ranked(self._listed())
+        return self._staying.ranked(self._listed()) if self._staying is not None else self._listed()
 
     def _listed(self) -> list[tuple[Any, ...]]:
         """Return what core may place, without the tables that are looked up on the host."""

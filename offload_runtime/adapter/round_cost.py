@@ -28,32 +28,34 @@ class RoundCost:
         self._whole = parameter_bytes(patcher.model)
         self._planned = Cost(0, 0, 1)
 
-    def will_begin(self, streamed: int) -> bool:
+    def will_begin(self, streamed: int, slots: int) -> bool:
         """Tell whether a use that begins now takes the room, and plan with what it costs now.
 
         Args:
             streamed: bytes that are copied at each use otherwise.
+            slots: bytes of slots that what does not fit is copied through.
         """
-        self._planned = self._now(max(0, streamed))
+        self._planned = self._now(max(0, streamed), slots)
         return self._rounds.would_begin(self._planned)
 
     def begin(self) -> bool:
         """Note that the use begins that was planned last; tell whether it takes the room."""
         return self._rounds.begin(self._planned)
 
-    def _now(self, streamed: int) -> Cost:
+    def _now(self, streamed: int, slots: int) -> Cost:
         patcher: Any = self._patcher()
-        model = patcher.model
-        packed = packed_weights(model).pinned_bytes if self._pinned else streamed
-        missing = self._whole - int(model.model_loaded_weight_memory)
-        reserve = mm.minimum_inference_memory()
-        lacking = missing * 1.1 + reserve - mm.get_free_memory(patcher.load_device)
+        packed = packed_weights(patcher.model).pinned_bytes if self._pinned else streamed
+        loaded, beside = int(patcher.model.model_loaded_weight_memory), self._beside()
+        free = int(mm.get_free_memory(patcher.load_device) - mm.minimum_inference_memory())
+        room = loaded + free + beside
+        fits = self._whole if room > self._whole else max(loaded, room - slots)
+        left_out = self._whole - fits
         return legacy_cost(
-            streamed=streamed,
+            streamed=max(0, streamed - left_out),
             unpacked=max(0, streamed - packed),
             pinned=self._pinned,
-            moved=max(missing, streamed),
-            evicted=int(min(max(0, lacking), self._beside())),
+            moved=max(fits - loaded, streamed - left_out),
+            evicted=min(max(0, int((fits - loaded) * 1.1) - free), beside),
         )
 
     def _beside(self) -> int:

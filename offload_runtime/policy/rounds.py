@@ -52,8 +52,8 @@ def legacy_cost(*, streamed: int, unpacked: int, pinned: bool, moved: int, evict
     """Return the cost under the legacy memory manager, which copies what it evicts back to ordinary memory.
 
     Args:
-        streamed: bytes that each use copies.
-        unpacked: bytes of them that have to be packed first.
+        streamed: bytes that each use copies, and would not copy if the component took the room.
+        unpacked: bytes that have to be packed before they are streamed.
         pinned: whether they are copied from pinned memory.
         moved: bytes that come to the device when the component takes the room, and leave it again.
         evicted: bytes of other models that give way to them, and come back.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offload_runtime.policy.rounds import PAGED, Cost, History, Use, legacy_cost
@@ -175,12 +175,14 @@ def test_to_ask_notes_nothing() -> None:
 sizes = st.integers(0, 10**11)
 
 
+@settings(deadline=None, max_examples=50)
 @given(uses=st.integers(1, 100))
 def test_pages_take_the_room_from_two_uses_on(uses: int) -> None:
     """A byte that is streamed n times, against one that comes in once and costs another's way back, hidden or not."""
     assert PAGED.takes_room(uses) == (uses >= 2)
 
 
+@settings(deadline=None, max_examples=50)
 @given(
     uses=st.integers(1, 64), streamed=sizes, unpacked=sizes, moved=sizes, evicted=sizes, pinned=st.booleans()
 )
@@ -206,6 +208,7 @@ def test_under_the_legacy_manager_the_room_is_taken_from_so_many_uses_on(
     assert not cost.takes_room(uses - 1)
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(st.integers(1, 16), st.booleans()), max_size=30))
 def test_the_uses_that_come_are_never_taken_for_none(rounds: list[tuple[int, bool]]) -> None:
     history = History()
