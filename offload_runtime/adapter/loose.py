@@ -22,6 +22,9 @@ from .embedding import input_tables
 ENOUGH = 64 << 20
 """Bytes of loose tensors that are brought however small the model is."""
 
+_GRAIN = 512
+"""torch gives out device memory in multiples of so many bytes."""
+
 SHARE = 8
 """Of a larger model, one part in so many may be loose: what is brought stays, and is not streamed."""
 
@@ -59,9 +62,10 @@ def loose_tensors(model: nn.Module, layers: Iterable[Layer]) -> Iterator[Loose]:
 
 def loose_bytes(model: nn.Module, layers: Iterable[Layer]) -> int:
     """Return the room that what is loose takes on the device, each tensor counted once."""
-    return packed_bytes(
+    size = packed_bytes(
         list({id(loose.tensor): loose.tensor for loose in loose_tensors(model, layers)}.values())
     )
+    return -(-size // _GRAIN) * _GRAIN
 
 
 def why_only_whole(model: nn.Module, layers: Iterable[Layer]) -> str | None:
