@@ -374,13 +374,6 @@ class _Account:
             else self._resident
         )
 
-    def _is_settled(self) -> bool:
-        """Tell whether what is on the device now is what can stay there."""
-        model = self._patcher().model  # type: ignore[union-attr]
-        if self._moves_in:
-            return bool(model.model_loaded_weight_memory == self._moved_in)
-        return self._pressure.holds(model)
-
     def _will_move_in(self) -> bool:
         """Tell whether a use that begins now takes the room of others."""
         if self._cost is None:
