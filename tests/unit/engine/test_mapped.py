@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from offload_runtime.engine import MappedWeights, mapped_weights
+from offload_runtime.engine import MappedWeights, PackedWeights, mapped_weights
 from offload_runtime.errors import WeightFileError
 
 MIB = 1024 * 1024
@@ -218,6 +218,22 @@ def test_what_is_left_of_a_file_is_released_and_the_rest_is_an_error(
     assert [mapped.holds(p) for p in weights.values()] == [False, False, True]
     assert all(torch.equal(p, v) for p, v in list(zip(weights.values(), expected, strict=True))[:2])
     assert mapped.resting_bytes == 64 * 64 * 4
+
+
+def test_weights_that_rest_are_packed_straight_from_the_file(
+    weights: dict[str, nn.Parameter], file: Path
+) -> None:
+    """The next policy wants them in memory."""
+    masters, expected = list(weights.values()), [p.clone() for p in weights.values()]
+    mapped, packed = MappedWeights(), PackedWeights(lambda size: None)
+    mapped.adopt(weights, [file])
+    packed.forget(masters)
+    assert packed.block(masters) is None
+    assert all(map(mapped.holds, masters))
+    packed.pack(masters)
+    assert packed.block(masters) is not None
+    assert not any(map(mapped.holds, masters))
+    assert all(torch.equal(p, v) for p, v in zip(masters, expected, strict=True))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
