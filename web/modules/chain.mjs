@@ -169,12 +169,20 @@ function addNode(graph, type, place) {
   return node;
 }
 
-/** Return the next place down where a node covers no other. @param {any} graph @param {any} node @param {[number, number]} pos @returns {[number, number]} */
+/**
+ * Return the next place down where a node covers no other.
+ * @param {any} graph
+ * @param {{size: [number, number]}} node
+ * @param {[number, number]} pos
+ * @returns {[number, number]}
+ */
 function freePlace(graph, { size }, [x, y]) {
   const boxes = graph.nodes.map(boxOf);
   const covered = () => {
     const { left, top, right, bottom } = boxOf({ pos: [x, y], size });
-    return boxes.find((/** @type {any} */ box) => left < box.right && box.left < right && top < box.bottom && box.top < bottom);
+    return boxes.find(
+      (/** @type {any} */ box) => left < box.right && box.left < right && top < box.bottom && box.top < bottom,
+    );
   };
   for (let box = covered(); box; box = covered()) y = box.bottom + GAP + TITLE;
   return [x, y];
