@@ -261,8 +261,8 @@ class _Account:
         self._pressure.loads(patcher.model)
         self._moves_in = self._cost is not None and self._cost.begin()
         if self._stays_as_it_is(room) and not force_patch_weights:
-            # As core begins: of a sibling there may still be an object's patch on the model.
-            self._base.unpatch_model(patcher, patcher.offload_device, unpatch_weights=False)
+            if patcher.object_patches_backup:  # those of a sibling may still be on the model
+                self._base.unpatch_model(patcher, patcher.offload_device, unpatch_weights=False)
             patcher.patch_model(load_weights=False)
             change = 0
         else:
@@ -350,7 +350,7 @@ class _Account:
             self._streamer.pack()
         packed_weights(patcher.model).forget(patcher.model.parameters())
         # Core pins what it streams once, and unpins it whenever a clone dies.
-        for _, _, name, module, _ in self._listed():
+        for name, module in patcher.model.named_modules():
             if hasattr(module, "comfy_cast_weights"):
                 for key, parameter in module.named_parameters(prefix=name, recurse=False):
                     if parameter.device.type == "cpu" and key not in patcher.pinned:
