@@ -16,7 +16,8 @@ from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from ..engine import Layer, parameter_bytes
-from ..engine.slots import packed_bytes, why_unmovable
+from ..engine.loose import is_plain
+from ..engine.slots import packed_bytes
 from .embedding import input_tables
 
 ENOUGH = 64 << 20
@@ -74,15 +75,15 @@ def why_only_whole(model: nn.Module, layers: Iterable[Layer]) -> str | None:
     for name, module in model.named_modules():
         if is_parametrized(module) or any(map(_is_torchs_recipe, module._forward_pre_hooks.values())):
             return f"`{name}` computes its weights out of others, which ComfyUI only loads as a whole"
-        if type(module)._apply is not nn.Module._apply:
+        if type(module)._apply is not nn.Module._apply and not hasattr(module, "comfy_cast_weights"):
             return f"`{name}` is moved in a way of its own, which ComfyUI only takes when it loads the whole model"
         if _refers_to(module, weights):
             return f"`{name}` refers to weights from outside of the list of its weights"
     found = list(loose_tensors(model, layers))
     for loose in found:
-        why = why_unmovable(loose.tensor) if loose.tensor.device.type == "cpu" else None
-        if why is not None:
-            return f"`{loose.name}` only moves with the whole model: {why}"
+        if loose.tensor.device.type == "cpu" and not is_plain(loose.tensor):
+            kind = type(loose.tensor).__name__
+            return f"`{loose.name}` only moves with the whole model: {kind} is a tensor subclass"
     size = loose_bytes(model, layers)
     if size > max(ENOUGH, parameter_bytes(model) // SHARE):
         largest = max(found, key=lambda loose: loose.tensor.nbytes)

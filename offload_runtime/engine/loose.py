@@ -27,6 +27,18 @@ class _Stay(NamedTuple):
     there: torch.Tensor
 
 
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Tell whether a tensor is nothing but numbers, so that it can be copied into a block."""
+    return type(tensor) in (nn.Parameter, torch.Tensor) and not tensor.is_meta
+
+
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with the strides that a copy has: an expanded one is written out, as by `to`."""
+    if why_unmovable(tensor) is None:
+        return tensor
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+
+
 class LooseTensors:
     """What is loose in one model, while it is loaded to `device`."""
 
@@ -52,7 +64,7 @@ class LooseTensors:
         found = [
             (e, n, getattr(t, _MASTER, t)) for e, n, t in found
         ]  # of a clone that was not told to let go
-        found = [(e, n, t) for e, n, t in found if t.device != self._device and why_unmovable(t) is None]
+        found = [(e, n, t) for e, n, t in found if t.device != self._device and is_plain(t)]
         masters = list({id(master): master for _, _, master in found}.values())
         if not masters:
             return
@@ -75,7 +87,7 @@ class LooseTensors:
 
     def _copy(self, masters: list[torch.Tensor]) -> dict[int, torch.Tensor]:
         """Copy them to the device in one piece; return id of a master → its copy."""
-        size, layout = packed_bytes(masters), layout_of(masters)
+        size, layout = packed_bytes(masters), layout_of([_dense(master) for master in masters])
         self._block = block = Slots(size, self._device)
         gathered = torch.empty(size, dtype=torch.uint8)
         with torch.inference_mode():

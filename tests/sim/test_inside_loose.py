@@ -96,11 +96,12 @@ class Positioned(Body):
 
     def beside(self, ops: Any) -> None:
         self.pos = nn.Parameter(torch.ones(TOKENS, WIDTH))
+        self.register_buffer("wide", torch.arange(TOKENS).float()[:, None].expand(TOKENS, WIDTH))
         self.inner = nn.Module()
         self.inner.pos, self.inner.part = self.pos, ops.Linear(WIDTH, WIDTH)
 
     def before(self, x: torch.Tensor) -> torch.Tensor:
-        return self.inner.part(x + self.pos) - self.inner.pos
+        return self.inner.part(x + self.pos) - self.inner.pos * self.wide
 
 
 class OwnNorm(nn.Module):
