@@ -198,6 +198,9 @@ def test_a_table_that_is_looked_up_in_memory_is_none_of_the_pages(dynamic: Comfy
     encoder.node()
     assert encoder.how.startswith("all 256 MB of its pages")
     assert "its token table (128 MB) is looked up in memory" in encoder.how
+    with dynamic.sim.measure() as m:
+        encoder.model.get_input_embeddings()(torch.zeros(1, 1, dtype=torch.long))
+    assert m.ms < 1, "a copy of all of it takes 13 on the clock of the simulated host"
 
 
 def test_of_two_of_a_kind_the_one_that_ran_last_goes_first(dynamic: ComfyUI) -> None:
