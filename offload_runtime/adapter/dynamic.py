@@ -59,7 +59,6 @@ def _to_cpu(handle: Handle) -> Backend:
         logging.warning("Layerwise Offload: %s is %s.", handle.component, how)
         return Untouched(COMFYUI, how, handle.patcher)
     handle.unload()
-    handle.patcher.detach()  # pages outlive the patcher that they were loaded for
     handle.leave_dynamic()
     handle.compute_on_cpu()
     return Untouched(Placement.CPU.value, "computes on the CPU, from weights loaded for that", handle.patcher)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from .aimdo import vbar
 from .comfyui import ComfyUI
@@ -131,6 +132,20 @@ class Component:
         return self.placements.report().rows[0].how
 
 
+class Made(TorchDispatchMode):
+    """Notes the bytes of every tensor that an operation returns inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor):
+            self.sizes.append(result.nbytes)
+        return result
+
+
 @pytest.fixture
 def dynamic(comfy: ComfyUI) -> ComfyUI:
     if not comfy.has_dynamic:
@@ -198,6 +213,9 @@ def test_a_table_that_is_looked_up_in_memory_is_none_of_the_pages(dynamic: Comfy
     encoder.node()
     assert encoder.how.startswith("all 256 MB of its pages")
     assert "its token table (128 MB) is looked up in memory" in encoder.how
+    with Made() as made:
+        encoder.model.get_input_embeddings()(torch.zeros(1, 1, dtype=torch.long))
+    assert 0 < max(made.sizes) <= 2 * WIDTH, "one row, and no copy of the table"
 
 
 def test_of_two_of_a_kind_the_one_that_ran_last_goes_first(dynamic: ComfyUI) -> None:
