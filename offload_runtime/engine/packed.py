@@ -43,6 +43,11 @@ class PackedWeights:
         """Pinned memory in use."""
         return sum(block.nbytes for block in self._pinned.values())
 
+    @property
+    def packed_bytes(self) -> int:
+        """Memory that packed weights take, pinned or not."""
+        return sum(block.nbytes for block in self._blocks.values())
+
     def is_pinned(self, block: torch.Tensor) -> bool:
         """Tell whether a copy from a block returns before it is done."""
         return block.data_ptr() in self._pinned
