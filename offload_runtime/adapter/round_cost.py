@@ -44,17 +44,17 @@ class RoundCost:
 
     def _now(self, streamed: int, slots: int) -> Cost:
         patcher: Any = self._patcher()
-        packed = packed_weights(patcher.model).pinned_bytes if self._pinned else streamed
+        packed = packed_weights(patcher.model).packed_bytes
         loaded, beside = int(patcher.model.model_loaded_weight_memory), self._beside()
         free = int(mm.get_free_memory(patcher.load_device) - mm.minimum_inference_memory())
         room = loaded + free + beside
         fits = self._whole if room > self._whole else max(loaded, room - slots)
-        left_out = self._whole - fits
+        spared = max(0, streamed - (self._whole - fits))
         return legacy_cost(
-            streamed=max(0, streamed - left_out),
+            streamed=spared,
             unpacked=max(0, streamed - packed),
             pinned=self._pinned,
-            moved=max(fits - loaded, streamed - left_out),
+            moved=spared,  # what else comes in would be resident either way
             evicted=min(max(0, int((fits - loaded) * 1.1) - free), beside),
         )
 

@@ -67,9 +67,13 @@ class Images(Workflow):
         self._prompts = 0
         self._before: Texts = ()
 
-    def place(self, **widgets: Any) -> Any:
+    def place_from(self, host: str) -> None:
+        """Leave everything to the pack but where masters are: that depends on the memory of this machine."""
+        from offload_runtime.policy import Policy, Source, SourceKind
+
+        source = Source(SourceKind.NODE, "Placement Policy, node 1")
         with self._node(LOADER):
-            return super().place(**widgets)
+            self.apply(Policy.for_component(source, "text_encoder", host=host))
 
     def image(self, texts: Texts, steps: int) -> Image:
         """Render one image; nodes whose text is the one of the last image do not run."""
@@ -150,14 +154,14 @@ def encoder(comfy: ComfyUI, layers: int) -> StandIn:
     return model.to_empty(device="cpu").eval().requires_grad_(False)
 
 
-def render(work: Work, sequence: Sequence[Texts], *, ours: bool) -> list[Image]:
+def render(work: Work, sequence: Sequence[Texts], *, ours: bool, host: str = "pinned") -> list[Image]:
     """Return what each image takes, with the pack or without."""
     with Accelerator("rtx4090", shapes=True, cap=work.card * GB) as sim, torch.inference_mode():
         comfy = ComfyUI(sim, dynamic=work.dynamic)
         try:
             images = Images(comfy, work.layers, work.gigabytes)
             if ours:
-                images.place()
+                images.place_from(host)
             return [images.image(texts, work.steps) for texts in sequence]
         finally:
             images = None  # type: ignore[assignment]

@@ -78,10 +78,14 @@ class Workflow:
 
     def place(self, **widgets: Any) -> Any:
         """Put a policy on both, as one loader node does; nothing is asked for unless given. Returns the placements."""
-        from offload_runtime.adapter import Placements, apply_policy
         from offload_runtime.policy import Policy, Source, SourceKind
 
-        policy = Policy.from_widgets(Source(SourceKind.NODE, "Placement Policy, node 1"), **widgets)
+        return self.apply(Policy.from_widgets(Source(SourceKind.NODE, "Placement Policy, node 1"), **widgets))
+
+    def apply(self, policy: Any) -> Any:
+        """Put any policy on both."""
+        from offload_runtime.adapter import Placements, apply_policy
+
         objects = {"clip": TextEncoder(self.encoder), "model": self.diffusion}
         placed, placements = apply_policy(policy, objects, {}, Placements())
         self.encoder, self.diffusion = placed["clip"].patcher, placed["model"]
