@@ -54,7 +54,7 @@ class RoundCost:
             streamed=spared,
             unpacked=max(0, streamed - packed),
             pinned=self._pinned,
-            moved=spared,  # what else comes in would be resident either way
+            moved=max(fits - loaded, spared),
             evicted=min(max(0, int((fits - loaded) * 1.1) - free), beside),
         )
 
