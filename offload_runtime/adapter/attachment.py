@@ -2,15 +2,11 @@
 
 Attachment, injection and the ON_CLONE / ON_DETACH callbacks, under one key. The injection wraps the layers
 when ComfyUI loads the patcher and unwraps them when it lets go. A patcher that loads to an accelerator gets
-instance overrides, too: of the four size methods, of the one that pins a weight, and of the list of what may be
-placed, because it takes less of the accelerator than ComfyUI would plan for. Every override closes over a weak
-reference, so that the patcher is in no cycle.
+instance overrides, too (`account`).
 """
 
 from __future__ import annotations
 
-import contextlib
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,30 +15,15 @@ import torch
 from comfy.patcher_extension import CallbacksMP, PatcherInjection
 from torch import nn
 
-from ..engine import LooseTensors, Streamer, parameter_bytes
+from ..engine import LooseTensors, Streamer
 from ..engine.lane import where_else
+from .account import OVERRIDES
 from .embedding import HostEmbeddings, input_tables
 from .guard import Guard
-from .loose import loose_bytes, loose_tensors
-from .pinning import packed_weights, rests
-from .pressure import Pressure
-from .round_cost import RoundCost
-from .staying import Staying
+from .loose import loose_tensors
+from .pinning import rests
 
 KEY = "layerwise_offload"
-
-_OVERRIDES = (
-    "partially_load",
-    "partially_unload",
-    "model_size",
-    "loaded_size",
-    "pin_weight_to_device",
-    "_load_list",
-)
-
-
-_placed: weakref.WeakKeyDictionary[nn.Module, tuple[object, ...]] = weakref.WeakKeyDictionary()
-"""Model → what its weights were last placed for by one of us."""
 
 
 class Attachment:
@@ -180,253 +161,5 @@ def strip(patcher: Any) -> None:
     patcher.injections.pop(KEY, None)
     for event in (CallbacksMP.ON_LOAD, CallbacksMP.ON_CLONE, CallbacksMP.ON_DETACH):
         patcher.remove_callbacks_with_key(event, KEY)
-    for name in _OVERRIDES:
+    for name in OVERRIDES:
         patcher.__dict__.pop(name, None)
-
-
-def account_for_slots(
-    patcher: Any, streamer: Streamer, resident_bytes: int, *, lean: bool, cost: RoundCost | None = None
-) -> None:
-    """Let ComfyUI plan with what the component really takes of the device: resident weights and the slots.
-
-    Args:
-        patcher: a legacy `ModelPatcher` that loads to an accelerator, with its streamer attached.
-        streamer: its streamer.
-        resident_bytes: how many bytes of weights ComfyUI may place on the device for good, beside the slots.
-        lean: whether the component's activations are few, so that ComfyUI's reserve for them has room for slots.
-        cost: what decides whether it takes the room of others for several uses in a row; None if it may not.
-    """
-    account = _Account(patcher, streamer, resident_bytes, lean, cost)
-    for name in _OVERRIDES:
-        patcher.__dict__[name] = getattr(account, name)
-
-
-class _Account:
-    """The size methods of one patcher.
-
-    Inside the base methods the true size has to be visible: they compare it with what is loaded to tell a full
-    load.
-    """
-
-    def __init__(
-        self, patcher: Any, streamer: Streamer, resident_bytes: int, lean: bool, cost: RoundCost | None
-    ) -> None:
-        self._patcher = weakref.ref(patcher)
-        self._lean = lean
-        self._cost = cost
-        self._moves_in = False  # whether it takes all the room that it can get, for several uses in a row
-        self._moved_in = 0  # bytes of weights on the device after that
-        self._base = type(patcher)
-        self._streamer = streamer
-        self._whole = parameter_bytes(patcher.model)
-        self._fits = resident_bytes + streamer.footprint >= self._whole  # then nothing needs a slot
-        self._loose = loose_bytes(patcher.model, streamer.layers)
-        self._resident = max(0, resident_bytes - self._loose)
-        self._tables = patcher.attachments[KEY].tables
-        self._without_tables = self._whole - sum(parameter_bytes(table) for table in self._tables)
-        named = patcher.model.named_modules()
-        self._table_keys = {f"{name}.weight" for name, module in named if module in self._tables}
-        self._limit = 0.0  # what the resident weights were chosen for
-        self._staying: Staying | None = None
-        self._wanted = 0  # bytes of weights that are on the device when all is as it was placed
-        self._pressure = Pressure()
-        self._inside = 0
-
-    def model_size(self) -> int:
-        """Return what loading takes; once loaded, the true size.
-
-        A load is planned with what it will take, or ComfyUI would evict the diffusion model to make room for
-        weights that never come. A loaded model is evicted the earlier, the more of it is not loaded: our slots
-        are given back in no time, so they shall go before anybody's weights.
-        """
-        if self._inside:
-            return self._whole
-        size = self._whole
-        if not (self._fits or self._streamer.slot_bytes or self._will_move_in()):
-            size = min(size, min(self._worth_it(), self._without_tables) + self._slots_to_plan())
-        return max(size, self.loaded_size())
-
-    def loaded_size(self) -> int:
-        """Return what is on the device: the weights that ComfyUI placed there, what is loose, and the slots."""
-        patcher: Any = self._patcher()
-        loose: int = patcher.attachments[KEY].loose.nbytes
-        return int(self._base.loaded_size(patcher)) + loose + self._streamer.slot_bytes
-
-    def partially_load(
-        self, device: torch.device, extra_memory: float = 0, force_patch_weights: bool = False
-    ) -> int:
-        """Place the resident weights, within what ComfyUI allows now, and take the slots."""
-        patcher: Any = self._patcher()
-        room = patcher.model.model_loaded_weight_memory + self._streamer.slot_bytes + extra_memory
-        self._pressure.loads(patcher.model)
-        self._moves_in = self._cost is not None and self._cost.begin()
-        if self._stays_as_it_is(room) and not force_patch_weights:
-            if patcher.object_patches_backup:  # those of a sibling may still be on the model
-                self._base.unpatch_model(patcher, patcher.offload_device, unpatch_weights=False)
-            patcher.patch_model(load_weights=False)
-            change = 0
-        else:
-            self._streamer.free()
-            try:
-                change = self._place(device, room, force_patch_weights)
-            except torch.OutOfMemoryError:
-                patcher.detach()  # as core does when its own part of a load fails
-                raise
-        self._streamer.adjust()
-        self._pin(patcher)
-        # The slots now, before a VAE divides what is free by the size of one image. If another program was
-        # faster, the first layer that runs asks again.
-        with contextlib.suppress(torch.OutOfMemoryError):
-            self._streamer.allocate()
-        return change
-
-    def _stays_as_it_is(self, room: float) -> bool:
-        """Tell whether the weights that are on the device now are all that can stay."""
-        patcher: Any = self._patcher()
-        if not self._is_placed():
-            return False
-        loaded = patcher.model.model_loaded_weight_memory
-        if self._moves_in:
-            complete = loaded == self._moved_in
-        elif self._pressure.holds(patcher.model):
-            return True
-        else:
-            complete = loaded >= self._wanted and self._limit == self._choose_limit(room)
-        hooked = patcher.forced_hooks or patcher.hook_patches  # core applies them when it loads weights
-        return complete and not hooked
-
-    def _place(self, device: torch.device, room: float, force_patch_weights: bool) -> int:
-        patcher: Any = self._patcher()
-        before, ranked = self._placement(), self._staying is not None
-        self._limit, self._staying = self._choose_limit(room), None
-        # What moves in adds to what is left of it, as core would, if that is among what core chooses.
-        adds = self._moves_in and _placed.get(patcher.model) == before
-        adds = adds and (self._limit > self._whole or not ranked)
-        if self._limit <= self._whole and not self._moves_in:
-            self._staying = Staying(self._listed(), self._streamer.layers, self._limit)
-        if not (self._is_placed() or adds):
-            # Core takes weights back from a model that it calls low on memory only, and would take what is left
-            # of them for its own: a LoRA would be lost, and some weights would be on the device uncounted.
-            patcher.model.model_lowvram = True
-            self._base.unpatch_model(patcher, patcher.offload_device)
-        target, self._wanted = self._limit, self._whole
-        if self._staying is not None:
-            self._wanted = self._staying.bytes
-            target = self._wanted + 1  # core wants more room than it takes
-        missing = max(0, target - patcher.model.model_loaded_weight_memory)
-        change = self._true_sized(self._base.partially_load, device, missing, force_patch_weights)
-        _placed[patcher.model] = self._placement()
-        self._moved_in = patcher.model.model_loaded_weight_memory
-        return change
-
-    def partially_unload(
-        self, device: torch.device, memory_to_free: float = 0, *args: Any, **kwargs: Any
-    ) -> int:
-        """Give the slots back, and resident weights if that is not enough."""
-        freed = self._streamer.free()
-        if freed < memory_to_free:
-            missing = memory_to_free - freed
-            freed += self._true_sized(self._base.partially_unload, device, missing, *args, **kwargs)
-            patcher: Any = self._patcher()
-            _placed[patcher.model] = self._placement()
-            self._pressure.evicted(patcher.model.model_loaded_weight_memory)
-            self._streamer.adjust()
-        return freed
-
-    def pin_weight_to_device(self, key: str) -> None:
-        """Pin a weight in place, if ComfyUI copies it."""
-        if self._is_copied_by_comfyui(key):
-            self._base.pin_weight_to_device(self._patcher(), key)
-
-    def _is_copied_by_comfyui(self, key: str) -> bool:
-        """Tell whether a weight is no table that is looked up on the host, and in no layer that is packed."""
-        left = key in self._table_keys and key not in self._patcher().patches  # type: ignore[union-attr]
-        return not left and (self._moves_in or not self._streamer.streams(key))
-
-    def _pin(self, patcher: Any) -> None:
-        if not self._moves_in:  # what does is not packed: the way out would undo it
-            for name in [name for name in patcher.pinned if not self._is_copied_by_comfyui(name)]:
-                patcher.unpin_weight(name)  # of a sibling
-            self._streamer.pack()
-        packed_weights(patcher.model).forget(patcher.model.parameters())
-        # Core pins what it streams once, and unpins it whenever a clone dies.
-        for name, module in patcher.model.named_modules():
-            if hasattr(module, "comfy_cast_weights"):
-                for key, parameter in module.named_parameters(prefix=name, recurse=False):
-                    if parameter.device.type == "cpu" and key not in patcher.pinned:
-                        patcher.pin_weight_to_device(key)
-
-    def _choose_limit(self, room: float) -> float:
-        """Return how many bytes of weights may be on the device, when ComfyUI has room for so many bytes."""
-        if (self._fits or self._moves_in) and room > self._whole:
-            return self._whole + 1  # more than all of it: core keeps a reserve for what it would stream
-        step = self._whole / 32  # a few bytes more or less free than last time shall not move weights
-        most = self._whole if self._moves_in else self._resident
-        allowed = min(most, (room - self._slots_to_plan()) // step * step)
-        return self._whole if allowed >= self._without_tables else max(0.0, allowed)
-
-    def _worth_it(self) -> int:
-        """Return how many bytes of the resident weights that are allowed are not taken again before the next use."""
-        patcher: Any = self._patcher()
-        return (
-            min(self._resident, self._pressure.left)
-            if self._pressure.holds(patcher.model)
-            else self._resident
-        )
-
-    def _will_move_in(self) -> bool:
-        """Tell whether a use that begins now takes the room of others."""
-        if self._cost is None:
-            return False
-        return self._cost.will_begin(self._without_tables - self._worth_it(), self._slots_to_plan())
-
-    def _is_placed(self) -> bool:
-        """Tell whether the weights on the device are those that were last placed for this patcher."""
-        patcher: Any = self._patcher()
-        return _placed.get(patcher.model) == self._placement()
-
-    def _placement(self) -> tuple[object, ...]:
-        """Return what decides which weights are on the device now.
-
-        Core chooses anew what stays whenever it loads, and forgets what it had chosen before, so weights are
-        only kept if they were placed for the same limit and the same patches, and nobody has moved any since.
-        """
-        patcher: Any = self._patcher()
-        model = patcher.model
-        uuids = patcher.patches_uuid, model.current_weight_patches_uuid
-        return self._limit, self._staying is None, *uuids, model.model_loaded_weight_memory
-
-    def _slots_to_plan(self) -> int:
-        """Return the bytes of slots, and of what is loose, that ComfyUI has to make room for.
-
-        It always keeps a reserve free for activations. An encoder, which asks for nothing else, leaves most of
-        it unused, so its slots go there: a new prompt then evicts nothing of a diffusion model that fills the
-        card.
-        """
-        slots = self._streamer.footprint + self._loose
-        reserve = int(mm.minimum_inference_memory()) * 3 // 4 if self._lean else 0
-        return max(0, slots - reserve)
-
-    def _load_list(self, *args: Any, **kwargs: Any) -> list[tuple[Any, ...]]:
-        """Return what core may place, in the order in which it stays."""
-        if not self._inside or self._limit > self._whole:
-            listed: list[tuple[Any, ...]] = self._base._load_list(self._patcher(), *args, **kwargs)
-            return listed
-        return self._staying.ranked(self._listed()) if self._staying is not None else self._listed()
-
-    def _listed(self) -> list[tuple[Any, ...]]:
-        """Return what core may place, without the tables that are looked up on the host."""
-        patcher: Any = self._patcher()
-        left = {id(table) for table in self._tables}
-        return [
-            entry
-            for entry in self._base._load_list(patcher)
-            if id(entry[3]) not in left or f"{entry[2]}.weight" in patcher.patches
-        ]
-
-    def _true_sized(self, method: Callable[..., int], *args: Any, **kwargs: Any) -> int:
-        self._inside += 1
-        try:
-            return method(self._patcher(), *args, **kwargs)
-        finally:
-            self._inside -= 1

@@ -30,8 +30,9 @@ from ..engine import (
 from ..engine.stacks import stack_layers
 from ..policy import HostTier as Host
 from ..policy import Placement, format_bytes
+from .account import account_for_slots
 from .at_rest import rest_while_used
-from .attachment import Attachment, NamedDevice, account_for_slots, attach, name_device, strip
+from .attachment import Attachment, NamedDevice, attach, name_device, strip
 from .embedding import HostEmbeddings
 from .guard import Guard, why_it_failed
 from .handles import Handle
@@ -148,7 +149,7 @@ class Layerwise(ABC):
             streams_from(model, attachment)
         attach(patcher, attachment, lambda old, new: self.attach(new, stacks))
         self._attachments.add(attachment)
-        self._account(patcher, streamer)
+        self._account(patcher, attachment)
 
     def applied(self) -> Applied:
         """Say how many layers run through the engine now, and what has been done so far."""
@@ -193,8 +194,8 @@ class Layerwise(ABC):
         return Attachment(streamer)
 
     @abstractmethod
-    def _account(self, patcher: Any, streamer: Streamer) -> None:
-        """Let ComfyUI plan with what the streamer takes of the device."""
+    def _account(self, patcher: Any, attachment: Attachment) -> None:
+        """Let ComfyUI plan with what the component takes of the device."""
 
     @abstractmethod
     def _how(self, slot: str) -> str:
@@ -251,10 +252,10 @@ class StreamedToDevice(Layerwise):
         mm.load_models_gpu([patcher])
         return True
 
-    def _account(self, patcher: Any, streamer: Streamer) -> None:
-        resident = max(0, (self._budget or 0) - streamer.footprint)
+    def _account(self, patcher: Any, attachment: Attachment) -> None:
+        resident = max(0, (self._budget or 0) - attachment.streamer.footprint)
         cost = RoundCost(patcher, self._host is Host.PINNED) if self._flexible else None
-        account_for_slots(patcher, streamer, resident, lean=self._lean, cost=cost)
+        account_for_slots(patcher, attachment, resident, lean=self._lean, cost=cost)
 
     def _how(self, slot: str) -> str:
         where = "the model file" if self._host is Host.MAPPED else self._memory()
@@ -294,7 +295,7 @@ class StreamedFromFile(Layerwise):
         rest_while_used(model, tier)
         return tier
 
-    def _account(self, patcher: Any, streamer: Streamer) -> None:
+    def _account(self, patcher: Any, attachment: Attachment) -> None:
         """ComfyUI keeps no account of ordinary memory."""
 
     def _how(self, slot: str) -> str:
