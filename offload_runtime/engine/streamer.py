@@ -27,12 +27,12 @@ from .lane import Event, Lane, where_else
 from .ledger import Ledger
 from .occupant import Exchange, Occupant, count_writes, masters_of
 from .prediction import Prediction
-from .schedule import Fetch, Region, largest_neighbours
+from .schedule import Fetch, Region
 from .slots import Slots, layout_of, packed_bytes, why_unmovable
 from .stacks import Layer, Stack, is_compiled, stack_layers, why_left
 from .tiers import HostTier
 from .trace import Trace
-from .units import Units, enough_room
+from .units import Units, room_to_split_for, streamable
 from .wrapper import unwrap, wrap, wrapped_by, wrapper_of
 
 _planning = threading.RLock()
@@ -71,7 +71,7 @@ class Streamer:
         self._tier = tier
         self._ledger = ledger
         self._budget = budget
-        room = self._room_to_split_for()
+        room = room_to_split_for(self._layers, budget) if tier.overlaps else None
         if room is not None:
             self._budget = room
         # Where the weights are looked up when a unit runs: walking its modules every time would cost more.
@@ -99,7 +99,7 @@ class Streamer:
     @property
     def footprint(self) -> int:
         """The most that the slots take while the component is loaded."""
-        sizes = [packed_bytes(_streamable(unit.parameters())) for unit in self._units.all]
+        sizes = [packed_bytes(streamable(unit.parameters())) for unit in self._units.all]
         return Areas(sizes, self._units.layers, self._budget, ahead=self._tier.overlaps).capacity
 
     @property
@@ -391,17 +391,6 @@ class Streamer:
         """Return what each unit takes in the slots now; resident weights take nothing."""
         return [packed_bytes(masters_of(self._exchanges(index))) for index in range(len(self._units.all))]
 
-    def _room_to_split_for(self) -> int | None:
-        """Return the bytes for slots, when they are less than two whole layers take."""
-        if not self._tier.overlaps:
-            return None
-        whole = largest_neighbours(
-            [packed_bytes(_streamable(layer.module.parameters())) for layer in self._layers]
-        )
-        enough = enough_room(self._layers)
-        room = enough if self._budget is None else min(enough, self._budget)
-        return room if room < whole else None
-
     def _wrap(self) -> None:
         """Wrap the units that have weights to copy; every layer until a use has told how often it runs."""
         unknown = self._units.layers if self._trace.passes is None else 0
@@ -431,8 +420,3 @@ class Streamer:
             for parameters, name in self._units.all[index].entries
             if (parameter := parameters.get(name)) is not None and self._is_to_copy(parameter)
         ]
-
-
-def _streamable(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
-    """Return the weights that are streamed when they are on the host, wherever they are now."""
-    return [p for p in parameters if p.device.type not in ("cpu", "meta") or why_unmovable(p) is None]

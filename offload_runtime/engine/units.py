@@ -13,6 +13,7 @@ from torch import nn
 
 from .guess import Group
 from .schedule import largest_neighbours
+from .slots import packed_bytes, why_unmovable
 from .stacks import Layer, Stack, parameter_bytes, stack_layers
 from .trace import Trace
 
@@ -92,6 +93,19 @@ def enough_room(layers: Sequence[Layer]) -> int:
         parts = [parameter_bytes(part) for part in layer.parts]
         largest = max(largest, layer.bytes - sum(parts), *parts)
     return 2 * largest + SPARE
+
+
+def room_to_split_for(layers: Sequence[Layer], budget: int | None) -> int | None:
+    """Return the bytes for slots when they are less than two whole layers take, so that layers have to be split."""
+    whole = largest_neighbours([packed_bytes(streamable(layer.module.parameters())) for layer in layers])
+    enough = enough_room(layers)
+    room = enough if budget is None else min(enough, budget)
+    return room if room < whole else None
+
+
+def streamable(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
+    """Return the weights that are streamed when they are on the host, wherever they are now."""
+    return [p for p in parameters if p.device.type not in ("cpu", "meta") or why_unmovable(p) is None]
 
 
 def _to_split(layer: Layer, room: int) -> Iterator[nn.Module]:
