@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import comfy.utils
 from comfy_api.latest import io
 
-from ..offload_runtime.adapter import SLOTS, Placements, apply_policy, candidate_files
 from ..offload_runtime.errors import AttachError
 from ..offload_runtime.policy import PlacementRow, Policy, is_link
 from ..offload_runtime.policy.files import DEFAULT_FILE
@@ -17,6 +16,10 @@ from .compat import known_options
 from .executed import decisions, policy_nodes
 from .policy_files import fingerprint, policy_folder
 from .provenance import prompt_graph
+from .sockets import SLOTS
+
+if TYPE_CHECKING:
+    from ..offload_runtime.adapter import Placements
 
 
 class LoaderNode(io.ComfyNode):
@@ -82,6 +85,12 @@ class LoaderNode(io.ComfyNode):
         placements: Placements | None = None,
     ) -> io.NodeOutput:
         """Clone, decide and attach."""
+        from ..offload_runtime.adapter import (  # no start pays for it
+            Placements,
+            apply_policy,
+            candidate_files,
+        )
+
         given = dict(zip(SLOTS, (model, clip, vae, clip_vision), strict=True))
         objects = {slot: value for slot, value in given.items() if value is not None}
         prompt, node_id = cls.hidden.dynprompt, cls.hidden.unique_id

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from comfy_api.latest import io
 
-from ..offload_runtime.adapter import Placements
 from . import sockets
 from .compat import known_options
 from .executed import common_policy_nodes, decisions
 from .provenance import prompt_graph
+
+if TYPE_CHECKING:
+    from ..offload_runtime.adapter import Placements
 
 
 class PlacementReportNode(io.ComfyNode):
@@ -53,6 +55,8 @@ class PlacementReportNode(io.ComfyNode):
     @classmethod
     def execute(cls, placements: Placements | None = None, after: Any = None) -> io.NodeOutput:
         """Read the live models."""
+        from ..offload_runtime.adapter import Placements  # no start pays for it
+
         placed = placements or Placements()
         report = placed.report()
         text, data = report.text(), report.to_dict()

@@ -9,3 +9,6 @@ Placements = io.Custom("PLACEMENTS")
 PlacementReport = io.Custom("PLACEMENT_REPORT")
 
 CATEGORY = "advanced/offload"
+
+SLOTS = ("model", "clip", "vae", "clip_vision")
+"""The sockets of the loader for what is placed, in order."""

@@ -18,9 +18,6 @@ from ..errors import AttachError
 _VAE_NAMES = {1: "audio_vae", 2: "vae", 3: "video_vae"}
 """Number of latent dimensions → component name."""
 
-SLOTS = ("model", "clip", "vae", "clip_vision")
-"""The sockets of the loader, in order."""
-
 
 @dataclass
 class Handle:

@@ -358,7 +358,7 @@ def test_with_nothing_asked_an_encoder_that_core_runs_on_the_card_runs(comfy: Co
     policy = Policy.from_widgets(Source(SourceKind.NODE, "Placement Policy, node 1"), placements={})
     out, placements = apply_policy(policy, {"model": model, "clip": clip}, {}, Placements())
     for _ in range(2):
+        comfy.mm.load_models_gpu([out["model"]])  # as a sampler does between two prompts
         assert torch.equal(comfy_models.encode(out["clip"], "fox")[0], expected)
         assert placements.placed[1].row().applied == "layerwise"
-        comfy.mm.load_models_gpu([out["model"]])
         end_node(comfy)
