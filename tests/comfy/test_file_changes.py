@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import _thread
 import gc
 import os
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import comfy.model_management as mm
 import models
@@ -128,17 +127,21 @@ class Delay:
     """Stands in for the time that passes before weights are brought back: it passes when the test says so."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._threads = _thread._count()
+        self._threads: list[threading.Thread] = []
         self._over = threading.Event()
         monkeypatch.setattr(at_rest, "time", SimpleNamespace(sleep=lambda _: self._over.wait(60)))
+        monkeypatch.setattr(at_rest, "_thread", SimpleNamespace(start_new_thread=self._start))
+
+    def _start(self, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        self._threads.append(threading.Thread(target=work, args=arguments))
+        self._threads[-1].start()
 
     def pass_by(self) -> None:
         """Let the time pass, and wait until nobody waits for it any more."""
         self._over.set()
-        end = time.monotonic() + 60
-        while _thread._count() > self._threads:
-            assert time.monotonic() < end
-            time.sleep(0.02)
+        for thread in self._threads:
+            thread.join(60)
+            assert not thread.is_alive()
 
 
 @pytest.fixture
