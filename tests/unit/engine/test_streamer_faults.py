@@ -46,22 +46,26 @@ def x() -> torch.Tensor:
 # Writes -----------------------------------------------------------------------------------------------
 
 
-def write_in_place(weight: nn.Parameter) -> None:
-    weight.mul_(-2)
+def write_in_place(linear: nn.Linear) -> None:
+    linear.weight.mul_(-2)
 
 
-def write_data(weight: nn.Parameter) -> None:
-    weight.data = weight.detach() * -2
+def write_data(linear: nn.Linear) -> None:
+    linear.weight.data = linear.weight.detach() * -2
+
+
+def replace(linear: nn.Linear) -> None:
+    linear.weight = nn.Parameter(linear.weight.detach() * -2, requires_grad=False)
 
 
 @pytest.mark.parametrize("during", [False, True], ids=["between", "during"])
 @pytest.mark.parametrize(
     ("write", "mode"),
-    [(write_in_place, False), (write_in_place, True), (write_data, False)],
-    ids=["in place", "in place in inference mode", "data"],
+    [(write_in_place, False), (write_in_place, True), (write_data, False), (replace, False)],
+    ids=["in place", "in place in inference mode", "data", "another parameter"],
 )
 def test_weights_that_are_written_without_a_new_load_are_seen(
-    write: Callable[[nn.Parameter], None], mode: bool, during: bool, x: torch.Tensor
+    write: Callable[[nn.Linear], None], mode: bool, during: bool, x: torch.Tensor
 ) -> None:
     """All of a small model stays in the slots. ComfyUI makes and runs models in inference mode."""
     model = made(2, in_inference_mode=mode)
@@ -70,14 +74,12 @@ def test_weights_that_are_written_without_a_new_load_are_seen(
         before = model(x)
         for _ in range(2):
             if during:
-                hook = model.blocks[0].register_forward_pre_hook(
-                    lambda *_: write(model.blocks[1].linear.weight)
-                )
+                hook = model.blocks[0].register_forward_pre_hook(lambda *_: write(model.blocks[1].linear))
                 got = model(x)
                 hook.remove()
             else:
                 for block in model.blocks:
-                    write(block.linear.weight)
+                    write(block.linear)
                 got = model(x)
             streamer.uninstall()
             assert not torch.equal(got, before)
@@ -281,6 +283,17 @@ def test_slots_may_be_taken_by_another_thread_while_a_layer_computes(
     hook.remove()
     streamer.install()
     assert torch.equal(model(x), expected)
+
+
+def test_a_layer_that_was_unwrapped_while_it_was_being_called_takes_no_slots(x: torch.Tensor) -> None:
+    """Another thread has unloaded the model between the look-up of `forward` and the call."""
+    model = made(2)
+    expected = model.blocks[0](x)
+    streamer = installed(model)
+    forward = model.blocks[0].forward
+    unload(streamer)
+    assert torch.equal(forward(x), expected)
+    assert streamer.slot_bytes == 0
 
 
 def test_two_threads_may_run_one_model(x: torch.Tensor) -> None:
