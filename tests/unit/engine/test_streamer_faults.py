@@ -131,6 +131,7 @@ class Caller(Block):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         weight = self.linear.weight
+        self.seen.append(weight.data_ptr())
         x = nn.functional.linear(x, weight, self.linear.bias)
         if self.depth < 2:
             self.depth += 1
@@ -364,13 +365,18 @@ def test_an_interrupt_at_any_place_leaves_the_masters_and_the_next_run_is_right(
     expected = model(x)
     before = {name: id(p) for name, p in model.named_parameters()}
     streamer = installed(model, EverythingTier() if calls else AheadTier())
+    masters = {block.linear.weight.data_ptr() for block in model.blocks}
     count = 0
     for _ in interrupted(model, x, opcodes=opcodes, every=every):
         count += 1
         assert {name: id(p) for name, p in model.named_parameters()} == before
         for block in model.blocks:
             block.depth = 0
+            block.seen.clear()
         assert torch.equal(model(x), expected)
+        assert all(block.seen and masters.isdisjoint(block.seen) for block in model.blocks), (
+            "out of the slots"
+        )
     assert count > 50
     streamer.install()
     assert torch.equal(model(x), expected)
