@@ -395,3 +395,20 @@ def test_the_simulator_catches_a_missing_synchronisation(
     _kept = stream(sim, model)
     with pytest.raises(RaceFault):
         model.run(torch.randn(64, 256).to(sim.device), FORWARD)
+
+
+def test_layers_that_share_a_weight_are_packed_once_and_not_again_at_every_load(sim: Accelerator) -> None:
+    model, blocks = Model([256] * 3), []
+    model.blocks[2].up.weight = model.blocks[0].up.weight
+    layers = tuple(Layer(f"blocks.{i}", block) for i, block in enumerate(model.blocks))
+
+    def counted(size: int) -> torch.Tensor:
+        blocks.append(size)
+        return pin(size)
+
+    tier = MemoryTier(sim.device, PackedWeights(counted))
+    streamer = Streamer([Stack("blocks", layers)], Lane(sim.device), tier, Ledger())
+    streamer.pack()
+    made = len(blocks)
+    streamer.pack()
+    assert len(blocks) == made

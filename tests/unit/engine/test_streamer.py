@@ -337,3 +337,19 @@ def test_a_layer_that_becomes_resident_in_mid_use_leaves_no_stale_weights_behind
             tier.resident = {id(p) for p in model.blocks[2].parameters()}
 
     assert torch.equal(run(move), expected)
+
+
+def test_a_streamer_that_was_replaced_takes_only_its_own_wrappers_off() -> None:
+    """A sibling clone has been loaded since."""
+    model, x = Model(Block() for _ in range(3)), torch.randn(2, 8)
+    ledger = Ledger()
+    first = Streamer([stack_of(model)], Lane(torch.device("cpu")), EverythingTier(), Ledger())
+    second = Streamer([stack_of(model)], Lane(torch.device("cpu")), EverythingTier(), ledger)
+    first.install()
+    second.install()
+    first.uninstall()
+    model(x)
+    assert ledger.layer_runs == 3
+    second.uninstall()
+    model(x)
+    assert ledger.layer_runs == 3

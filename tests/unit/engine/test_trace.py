@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offload_runtime.engine import Trace
+from offload_runtime.engine.trace import LONGEST
 
 
 def recorded(*uses: Iterable[str]) -> Trace:
@@ -68,3 +69,11 @@ def test_a_use_that_went_on_after_an_error_was_a_whole_one() -> None:
     trace.record("a")
     trace.begin_use()
     assert list(trace.last) == ["a", "a"]
+
+
+def test_a_use_without_an_end_is_remembered_by_its_beginning() -> None:
+    trace = Trace()
+    for number in range(LONGEST + 10):
+        trace.record(number)
+    trace.begin_use()
+    assert list(trace.last) == list(range(LONGEST))
