@@ -165,3 +165,25 @@ def test_an_additional_model_of_a_sampling_run_is_layerwise_too(comfy: ComfyUI) 
     assert model.row.layer_runs == 2 * 2 * 2
     comfy.mm.unload_all_models()
     assert ours_on(helper) == ours_on(wired.model) == set()
+
+
+def test_a_clone_of_a_clone_carries_each_contact_point_once_and_is_measured_anew(comfy: ComfyUI) -> None:
+    """A chain of LoRA loaders clones at every node. Core tells a clone the size that its original reported."""
+    from offload_runtime.adapter.attachment import KEY, strip
+
+    comfy.sim.cap = BIG
+    wired = small_clip(comfy)
+    whole = wired.patcher.model_size()
+    placed = place("clip", wired)
+    patcher = placed.patcher
+    for _ in range(6):
+        patcher = patcher.clone()
+    found = [len(by_key[KEY]) for by_key in patcher.callbacks.values() if KEY in by_key]
+    assert found
+    assert set(found) == {1}
+    again = place("clip", placed.value).patcher
+    assert [len(by_key[KEY]) for by_key in again.callbacks.values() if KEY in by_key] == found
+    assert patcher.model_size() < whole
+    strip(patcher)
+    assert patcher.model_size() == whole
+    assert not any(KEY in by_key for by_key in patcher.callbacks.values())
