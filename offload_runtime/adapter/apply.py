@@ -15,8 +15,7 @@ from . import hardware
 from .attachment import strip
 from .backends import trace_of
 from .choose import choose_backend
-from .dynamic import is_dynamic
-from .handles import Handle, open_handle
+from .handles import Handle, is_dynamic, open_handle
 from .loose import loose_bytes
 from .pinning import bytes_to_add, pinned_bytes
 from .placed import Placed, Placements

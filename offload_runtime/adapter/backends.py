@@ -35,7 +35,7 @@ from .at_rest import rest_while_used
 from .attachment import Attachment, NamedDevice, attach, name_device, strip
 from .embedding import HostEmbeddings
 from .guard import Guard, why_it_failed
-from .handles import Handle
+from .handles import Handle, is_dynamic
 from .loose import loose_bytes
 from .pinning import packed_weights, streams_from, why_not_pinned
 from .round_cost import RoundCost
@@ -101,7 +101,7 @@ class Untouched:
 
     def attach(self, patcher: Any, stacks: Sequence[Stack]) -> None:
         """Leave the patcher as it is, but let a text encoder compute where it is loaded."""
-        if not getattr(patcher, "is_dynamic", bool)():
+        if not is_dynamic(patcher):
             self._named = name_device(patcher, [stack.layers[0].module for stack in stacks])
 
     def applied(self) -> Applied:

@@ -13,8 +13,8 @@ from ..engine import Ledger, Stack, is_compiled, mapped_weights
 from ..policy import Decision, Placement
 from ..policy import HostTier as Host
 from .backends import COMFYUI, Backend, StreamedFromFile, StreamedToDevice, Untouched
-from .dynamic import choose_dynamic, is_dynamic
-from .handles import Handle
+from .dynamic import choose_dynamic
+from .handles import Handle, is_dynamic
 from .structure import why_left_alone
 
 

@@ -23,12 +23,7 @@ from .backends import COMFYUI, Applied, Backend, Untouched, ran_elsewhere
 from .dynamic_order import Place, Wish
 from .dynamic_pages import PAGE, allowed_bytes, needed_pages, resident_bytes
 from .embedding import HostEmbeddings
-from .handles import Handle
-
-
-def is_dynamic(patcher: Any) -> bool:
-    """Tell whether ComfyUI pages the weights of a patcher in by itself; older versions never do."""
-    return bool(getattr(patcher, "is_dynamic", bool)())
+from .handles import Handle, is_dynamic
 
 
 def choose_dynamic(decision: Decision, handle: Handle, loops: bool) -> Backend:

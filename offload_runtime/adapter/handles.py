@@ -68,6 +68,11 @@ class Handle:
             self.value.load_device = cpu
 
 
+def is_dynamic(patcher: Any) -> bool:
+    """Tell whether ComfyUI pages the weights of a patcher in by itself; older versions never do."""
+    return bool(getattr(patcher, "is_dynamic", bool)())
+
+
 def open_handle(slot: str, value: Any, taken: Collection[str]) -> Handle:
     """Clone a MODEL, CLIP, VAE or CLIP_VISION.
 
