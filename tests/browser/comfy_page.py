@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from playwright.sync_api import ConsoleMessage, Error, Page, Request
+from playwright.sync_api import ConsoleMessage, Error, Page, Request, expect
 from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 from scripts.comfy_client import Prompt
@@ -91,6 +91,8 @@ class ComfyPage:
                 app.canvas.setDirty(true, true);
             }"""
         )
+        # Notices fade: one of the test before would be taken for one of the next.
+        expect(self.page.locator(".p-toast-message")).to_have_count(0)
         self.errors.clear()
         self.requests_outside.clear()
 
