@@ -76,10 +76,10 @@ class Lane:
         return self._compute().record_event() if self._module is not None else None
 
     def settle(self) -> None:
-        """Order all copies before later compute work, so that their memory may be given back."""
+        """Let the host wait for all copies: masters may be written then, and the memory of slots given back."""
         if self._copies is not None:
             _end_of(self._latest())  # those in the background are queued in order
-            self._compute().wait_stream(self._copies)
+            self._copies.synchronize()
 
     def _compute(self) -> Any:
         assert self._module is not None

@@ -184,12 +184,10 @@ class Streamer:
     def free(self) -> int:
         """Give the slots' memory back and return how many bytes that were; a unit that runs keeps it until it ends."""
         with _planning:
-            slots, held, freed = self._slots, self._held, self.slot_bytes
+            slots, freed = self._slots, self.slot_bytes
             self._slots, self._areas, self._held, self._leaving = None, Areas([], 0), {}, []
             self._torn = False
             self._ledger.record_slots(-freed)
-            for occupant in held.values():
-                self._lane.finish(occupant.arrived)
             if slots is not None:
                 self._lane.settle()
             return freed
@@ -369,9 +367,10 @@ class Streamer:
 
     def _give_up_all(self) -> None:
         """Empty the slots. Between two uses anybody may write the masters: no copy reads them then."""
-        for index, occupant in list(self._held.items()):
+        if self._held:
+            self._lane.settle()
+        for index in list(self._held):
             self._give_up(index)
-            self._lane.finish(occupant.arrived)
 
     def _forget_slots(self) -> None:
         """Empty the slots, and plan anew for what is to be copied now."""

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 import torch
 
 from .machine import Machine, StreamState
-from .order import Access, Clock, FreedWhileUsed, SimulationFault, join
-from .ranges import RangeHistory
+from .order import Access, Actor, Clock, FreedWhileUsed, SimulationFault, join
+from .ranges import RangeHistory, note_last
 from .site import Site
 
 _GRAIN = 512
@@ -56,10 +56,11 @@ class Block:
 
 @dataclass(slots=True)
 class _Run:
-    """Bytes in a pool, and the uses of their last owner that may still be under way."""
+    """Bytes in a pool, and the uses of their last owner that may still be under way: on other streams, or on any."""
 
     size: int
     pending: list[Access]
+    last: dict[Actor, Access]
     owner: Record
 
 
@@ -129,9 +130,9 @@ class DeviceMemory:
         if self.reserved + max(0, size - pooled) > self.cap:
             self._make_room(wanted, size)
         site = Site.here()
-        self._take_from_pool(stream, size, site)
+        former = self._take_from_pool(stream, size, site)
         self._grow(size)
-        return self._register(wanted, size, site)
+        return self._register(wanted, size, site, former)
 
     def note_weight(self, record: Record, moved: int) -> None:
         """Count an allocation as holding weights once a page or more was copied into it from the host."""
@@ -172,10 +173,12 @@ class DeviceMemory:
         self.peak = max(self.peak, self.live)
         self.reserved_peak = max(self.reserved_peak, self.reserved)
 
-    def _register(self, wanted: int, size: int, site: Site) -> Block:
+    def _register(
+        self, wanted: int, size: int, site: Site, former: dict[Actor, Access] | None = None
+    ) -> Block:
         self.allocations += 1
         stream = self._machine.stream.index
-        history = RangeHistory(max(wanted, 1))
+        history = RangeHistory(max(wanted, 1), former)
         record = Record(self.allocations, self._next_address, wanted, size, stream, site, history)
         self._next_address += -(-wanted // _GRAIN) * _GRAIN + _GRAIN
         self._records[record.serial] = record
@@ -201,8 +204,12 @@ class DeviceMemory:
                 f"{self.cap / _MIB:.2f} MiB, of which {self.live / _MIB:.2f} MiB are in use.\n{self.report()}"
             )
 
-    def _take_from_pool(self, stream: StreamState, size: int, site: Site) -> None:
-        """Reuse pooled bytes: the smallest run that is big enough, else several, biggest first."""
+    def _take_from_pool(self, stream: StreamState, size: int, site: Site) -> dict[Actor, Access]:
+        """Reuse pooled bytes: the smallest run that is big enough, else several, biggest first.
+
+        Returns their last uses: work of the same stream comes after them, that of another may not.
+        """
+        former: dict[Actor, Access] = {}
         pool = self._pools[stream.index]
         clock: Clock = dict(stream.clock)
         join(clock, self._machine.host.clock)
@@ -213,12 +220,14 @@ class DeviceMemory:
                 if not use.known_to(clock):
                     later = f"the next owner, {size} bytes on stream {stream.index} at {site}"
                     raise FreedWhileUsed("Memory is reused while in use", use, later, str(run.owner))
+            note_last(former, run.last.values())
             taken = min(run.size, size)
             size -= taken
             run.size -= taken
             self._pooled -= taken
             if not run.size:
                 pool.remove(run)
+        return former
 
     # Release --------------------------------------------------------------------------------------
 
@@ -244,7 +253,7 @@ class DeviceMemory:
             if not (use.actor[0] == "stream" and use.actor[1] in record.recorded_on)
         ]
         if record.size:
-            self._pools[record.stream].append(_Run(record.size, pending, record))
+            self._pools[record.stream].append(_Run(record.size, pending, record.history.last_uses(), record))
             self._pooled += record.size
         if pending and self.strict_free:
             self.unraised.append(

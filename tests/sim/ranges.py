@@ -7,7 +7,7 @@ it, so uses are kept per range. A view with gaps counts as the whole span from i
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from .order import Access, Actor, Clock, RaceFault, ReadBeforeArrival, WriteWhileRead, WriteWhileWritten
 
@@ -21,14 +21,26 @@ class Segment:
         self.low, self.write, self.reads = low, write, reads
 
 
+def note_last(into: dict[Actor, Access], uses: Iterable[Access]) -> None:
+    """Keep the last use by each actor."""
+    for use in uses:
+        if use.actor not in into or into[use.actor].number < use.number:
+            into[use.actor] = use
+
+
 class RangeHistory:
-    """The uses of ``size`` bytes, as segments that tile the whole."""
+    """The uses of ``size`` bytes, as segments that tile the whole.
+
+    Args:
+        size: how many bytes.
+        former: the last uses by those who had the memory before; nobody may write before they are over.
+    """
 
     __slots__ = ("_segments", "size")
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, former: dict[Actor, Access] | None = None) -> None:
         self.size = size
-        self._segments = [Segment(0, None, {})]
+        self._segments = [Segment(0, None, dict(former or {}))]
 
     def check(self, low: int, high: int, writes: bool, clock: Clock) -> tuple[type[RaceFault], Access] | None:
         """The first earlier use of these bytes that ``clock`` does not know to be over, if any."""
@@ -61,6 +73,15 @@ class RangeHistory:
                 uses.append(segment.write)
             pending += [use for use in uses if not use.known_to(clock)]
         return pending
+
+    def last_uses(self) -> dict[Actor, Access]:
+        """The last recorded use by each actor."""
+        last: dict[Actor, Access] = {}
+        for segment in self._segments:
+            note_last(last, segment.reads.values())
+            if segment.write is not None:
+                note_last(last, [segment.write])
+        return last
 
     def _covering(self, low: int, high: int) -> Iterator[Segment]:
         index = bisect_right(self._segments, low, key=lambda segment: segment.low) - 1

@@ -232,8 +232,8 @@ def test_clones_that_split_and_that_do_not_take_turns(sim: Accelerator) -> None:
 
 def test_a_layer_that_needs_no_copy_is_not_wrapped_once_its_passes_are_known(sim: Accelerator) -> None:
     model, x = Model([256] * 6), torch.randn(3, 64).to(sim.device)
-    streamer, ledger = stream(sim, model)
     model.blocks[1].to(sim.device)
+    streamer, ledger = stream(sim, model)
     model.run(x, FORWARD)
     assert ledger.layer_runs == 6, "the first use tells how often each layer runs"
     streamer.install()

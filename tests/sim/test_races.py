@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
@@ -161,6 +163,21 @@ def test_reusing_memory_that_another_stream_reads(sim: Accelerator, side: torch.
 @pytest.mark.parametrize("how", ["wait", "record"])
 def test_reusing_memory_after_its_readers_is_fine(sim: Accelerator, side: torch.Stream, how: str) -> None:
     free_while_read(sim, side, wait=how == "wait", record=how == "record")
+
+
+@pytest.mark.parametrize("wait", [False, True])
+def test_writing_to_memory_that_the_allocators_own_stream_has_just_left(
+    sim: Accelerator, side: torch.Stream, *, wait: bool
+) -> None:
+    """The pool of a stream gives memory out in that stream's order, which no other stream keeps."""
+    left = torch.ones(1 << 20, device=sim.device)
+    _ = left + 1
+    del left
+    fresh, source = torch.empty(1 << 20, device=sim.device), torch.ones(1 << 20).pin_memory()
+    if wait:
+        side.wait_stream(main())
+    with nullcontext() if wait else pytest.raises(WriteWhileRead, match="add on stream 0"), side:
+        fresh.copy_(source, non_blocking=True)
 
 
 def free_and_never_reuse(sim: Accelerator, side: torch.Stream, wait: bool) -> None:
