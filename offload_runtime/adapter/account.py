@@ -76,7 +76,8 @@ class _Account:
         self._attachment = attachment
         self._streamer = streamer = attachment.streamer
         self._whole = parameter_bytes(patcher.model)
-        self._fits = resident_bytes + streamer.footprint >= self._whole  # then nothing needs a slot
+        buffers = sum(buffer.nbytes for buffer in patcher.model.buffers())
+        self._fits = resident_bytes + streamer.footprint >= self._whole + buffers  # then nothing needs a slot
         self._loose = loose_bytes(patcher.model, streamer.layers)
         self._resident = max(0, resident_bytes - self._loose)
         self._tables = attachment.tables

@@ -53,8 +53,7 @@ class Attachment:
             self.loose.bring((loose.entries, loose.key) for loose in found)
         if self._guard is not None:
             self._guard.install()
-        # Hook keyframes write into the weights while the encoder stays loaded.
-        self.streamer.install(volatile=bool(patcher.forced_hooks or patcher.hook_patches))
+        self.streamer.install()
         if self._embeddings is not None:
             self._embeddings.install()
 

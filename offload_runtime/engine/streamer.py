@@ -80,7 +80,7 @@ class Streamer:
         self._trace = trace if trace is not None else Trace()
         self._prediction = Prediction(self._units.groups)
         self._turn = threading.RLock()
-        self._installed = self._volatile = False
+        self._installed = False
         self._slots: Slots | None = None
         self._areas = Areas([], 0)
         self._running: dict[int, Occupant] = {}  # units that run out of slots, the outermost first
@@ -113,15 +113,10 @@ class Streamer:
         wrappers = (wrapper_of(unit.module) for unit in self._units.all)
         return self._installed and all(w is None or w.runner() is self for w in wrappers)
 
-    def install(self, *, volatile: bool = False) -> None:
-        """Wrap every layer's `forward`, in place of another streamer's wrapper if there is one.
-
-        Args:
-            volatile: the weights may be written in place between two runs of this use, so that nothing may be
-                copied before it is needed, nor be kept.
-        """
+    def install(self) -> None:
+        """Wrap every layer's `forward`, in place of another streamer's wrapper if there is one."""
         with _planning:
-            self._installed, self._volatile = True, volatile
+            self._installed = True
             self._tier.begin_use()
             self._find_left()
             self._trace.begin_use()
@@ -280,7 +275,7 @@ class Streamer:
     def _occupant(self, index: int, position: int) -> Occupant | None:
         """Return a unit in the slots, on its way there at least, or None when it has nothing to copy."""
         occupant = self._held.get(index)
-        if occupant is not None and not self._volatile and occupant.is_current():
+        if occupant is not None and occupant.is_current():
             return occupant
         exchanges = self._exchanges(index)
         return self._bring(index, position, exchanges) if exchanges else None
@@ -307,7 +302,7 @@ class Streamer:
 
     def _look_ahead(self, position: int) -> None:
         """Start to copy what is expected next into what is free."""
-        if self._volatile or position < 0:
+        if position < 0:
             return
         if not self._tier.overlaps:
             for following in self._prediction.expected[position + 1 : position + 2]:
@@ -343,8 +338,6 @@ class Streamer:
 
         queue = self._lane.copy_in_background if self._tier.holds_the_host(block) else self._lane.copy
         occupant.arrived = queue(after, transfer)
-        if self._volatile:
-            self._lane.finish(occupant.arrived)
         self._tier.finish(masters)
         self._ledger.record_move(self._tier.name, sum(master.nbytes for master in masters))
         self._held[fetch.layer] = occupant

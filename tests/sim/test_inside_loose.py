@@ -202,6 +202,65 @@ def test_what_only_a_full_load_moves_is_moved(comfy: ComfyUI, kind: type[Body]) 
     assert not ours_on(two.model)
 
 
+class Spacious(Body):
+    """Has a buffer as large as a layer that is used where it is."""
+
+    def beside(self, ops: Any) -> None:
+        self.register_buffer("waves", torch.ones(512, 64))
+
+    def after(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.waves[:TOKENS]
+
+
+def test_what_somebody_puts_in_place_of_one_stays(comfy: ComfyUI) -> None:
+    """A pack that sets another scale while the model is loaded."""
+    two = Two(comfy, Scaled)
+    placed = place("model", two.patcher(two.model))
+    two.run(placed.value)
+    block = two.model.blocks[1]
+    block.scale = theirs = block.scale * 2
+    comfy.mm.unload_all_models()
+    assert torch.equal(block.scale.cpu(), theirs.cpu())
+    assert {other.scale.device.type for other in two.model.blocks if other is not block} == {"cpu"}
+
+
+def test_a_budget_counts_what_is_loose(comfy: ComfyUI) -> None:
+    two = Two(comfy, Spacious)
+    live = comfy.sim.memory.live
+    placed = place("model", two.patcher(two.model), vram_budget="550KB")
+    for expected in two.expected:
+        assert torch.equal(two.run(placed.value), expected)
+    assert placed.row.layer_runs > 0
+    assert comfy.sim.memory.live - live <= 550_000
+    assert placed.patcher.loaded_size() <= 550_000
+
+
+def test_no_room_for_what_is_loose_leaves_the_model_as_it_was(comfy: ComfyUI) -> None:
+    """Another program has taken the memory after ComfyUI made room."""
+    two = Two(comfy, Spacious)
+    placed = place("model", two.patcher(two.model), vram_budget="550KB")
+    cap = comfy.sim.cap
+
+    def fill(*_: object) -> None:
+        assert sum(tensor.device == comfy.sim.device for tensor in tensors(two.model).values()) == 4, (
+            "a layer"
+        )
+        comfy.sim.cap = comfy.sim.memory.live + two.model.waves.nbytes // 2
+
+    placed.patcher.add_callback_with_key(comfy.model_patcher.CallbacksMP.ON_LOAD, "another program", fill)
+    live = comfy.sim.memory.live
+    with pytest.raises(torch.OutOfMemoryError):
+        two.run(placed.value)
+    comfy.mm.unload_all_models()
+    assert not ours_on(two.model)
+    assert {tensor.device.type for tensor in tensors(two.model).values()} == {"cpu"}
+    assert comfy.sim.memory.live == live, comfy.sim.memory.report()
+    placed.patcher.remove_callbacks_with_key(comfy.model_patcher.CallbacksMP.ON_LOAD, "another program")
+    comfy.sim.cap = cap
+    assert torch.equal(two.run(placed.value), two.expected[0])
+    assert placed.row.applied == "layerwise"
+
+
 class Peeking(Body):
     """Takes a weight of ComfyUI's operation past the operation."""
 

@@ -9,7 +9,7 @@ import torch
 
 from . import comfy_models
 from .comfyui import ComfyUI
-from .placing import BIG, lora, ours_on, place, small_clip, vram_state
+from .placing import BIG, SMALL_CLIP, lora, ours_on, place, small_clip, vram_state
 
 pytestmark = pytest.mark.usefixtures("_inference_mode")
 
@@ -75,15 +75,16 @@ def test_a_lora_on_the_token_table_is_applied_on_the_card(comfy: ComfyUI) -> Non
         got = encode(patched(placed.value))
     torch.testing.assert_close(got, expected, atol=1e-3, rtol=1e-3)
     assert m.kernels > 40, "the encode ran on the card"
+    assert m.to_device > placed.patcher.model.get_parameter(key).nbytes, "and so did the patch"
 
 
 def hooked(comfy: ComfyUI, clip: Any, strengths: list[float], *, speed: bool = False) -> Any:
     """What Set CLIP Hooks makes of a LoRA hook with keyframes."""
     import comfy.hooks as hooks
 
-    keys = [f"{LAYERS}.{n}.mlp.fc1.weight" for n in range(4)]
-    generator = torch.Generator().manual_seed(3)
     state = clip.patcher.model_state_dict()
+    keys = [key for key in state if key.startswith(LAYERS) and key.endswith("mlp.fc1.weight")]
+    generator = torch.Generator().manual_seed(3)
     group = hooks.HookGroup()
     hook = hooks.WeightHook(strength_model=1.0, strength_clip=1.0)
     group.add(hook)
@@ -106,10 +107,13 @@ def scheduled(clip: Any) -> list[torch.Tensor]:
     return [c for c, _ in clip.encode_from_tokens_scheduled(clip.tokenize("fox"), show_pbar=False)]
 
 
+@pytest.mark.parametrize("layers", [4, 2], ids=["four layers", "both layers in the slots"])
 @pytest.mark.parametrize("speed", [False, True], ids=["MinVram", "MaxSpeed"])
-def test_hook_keyframes_change_the_weights_between_two_forwards(comfy: ComfyUI, speed: bool) -> None:
+def test_hook_keyframes_change_the_weights_between_two_forwards(
+    comfy: ComfyUI, speed: bool, layers: int
+) -> None:
     comfy.sim.cap = BIG
-    wired = small_clip(comfy)
+    wired = comfy_models.clip_l(comfy, None, {**SMALL_CLIP, "num_hidden_layers": layers})
     strengths = [0.0, 1.0, 0.5]
     with vram_state(comfy, "NO_VRAM"):
         expected = scheduled(hooked(comfy, wired, strengths, speed=speed))
