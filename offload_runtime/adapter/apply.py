@@ -8,7 +8,7 @@ from typing import Any
 
 import comfy.model_management as mm
 
-from ..engine import Ledger, Stack, parameter_bytes, slot_bytes_for
+from ..engine import Ledger, Stack, least_slot_bytes, parameter_bytes, slot_bytes_for
 from ..engine.stacks import stack_layers
 from ..policy import ComponentFacts, Policy, resolve
 from . import hardware
@@ -71,13 +71,15 @@ def apply_policy(
 
 def _component_facts(handle: Handle, stacks: tuple[Stack, ...]) -> ComponentFacts:
     model = handle.patcher.model
+    loose = loose_bytes(model, list(stack_layers(stacks)))
     return ComponentFacts(
         name=handle.component,
         model=type(model).__name__,
         bytes=parameter_bytes(model),
         layers=sum(len(stack.layers) for stack in stacks),
         layer_bytes=sum(stack.bytes for stack in stacks),
-        slot_bytes=slot_bytes_for(stacks) + loose_bytes(model, list(stack_layers(stacks))),
+        slot_bytes=slot_bytes_for(stacks) + loose,
+        least_bytes=least_slot_bytes(stacks) + loose,
         why_no_layers=(not stacks and why_left_alone(model)) or "",
         pinned_bytes=pinned_bytes(handle.patcher, stacks),
         bytes_to_add=bytes_to_add(model, stacks),

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import comfy.model_management as mm
 import torch
+from comfy.patcher_extension import CallbacksMP
 from torch import nn
 
 from ..engine import (
@@ -32,7 +33,7 @@ from ..policy import HostTier as Host
 from ..policy import Placement, format_bytes
 from .account import account_for_slots
 from .at_rest import rest_while_used
-from .attachment import Attachment, NamedDevice, attach, name_device, strip
+from .attachment import KEY, Attachment, NamedDevice, attach, name_device, strip
 from .embedding import HostEmbeddings
 from .guard import Guard, why_it_failed
 from .handles import Handle, is_dynamic
@@ -113,6 +114,27 @@ class Untouched:
         if self._named is not None and self._named.elsewhere is not None:
             how += f"; {ran_elsewhere(self._named.elsewhere)}"
         return Applied(self._word, how)
+
+
+class MovedToCpu(Untouched):
+    """ComfyUI loads this patcher to the CPU, and others of the same model to the accelerator."""
+
+    def attach(self, patcher: Any, stacks: Sequence[Stack]) -> None:
+        """Let whoever is loaded next find the model as it was before this one was."""
+        super().attach(patcher, stacks)
+        patcher.add_callback_with_key(CallbacksMP.ON_DETACH, KEY, _leave_cpu)
+
+
+def _leave_cpu(left: Any, unpatch_all: bool) -> None:
+    """Take a model's weights for not loaded, when the patcher that they were loaded to the CPU for goes.
+
+    ComfyUI takes all patchers of a model to be for one device: what is loaded for one is loaded for the next, and
+    would stay on the CPU.
+    """
+    loaded = [other.model for other in mm.current_loaded_models]
+    replaced = any(p is not None and p is not left and p.model is left.model for p in loaded)
+    if not unpatch_all and not replaced and mm.is_device_cpu(left.model.device):
+        left.unpatch_model(left.offload_device)
 
 
 class Layerwise(ABC):

@@ -12,7 +12,7 @@ from torch import nn
 from ..engine import Ledger, Stack, is_compiled, mapped_weights
 from ..policy import Decision, Placement
 from ..policy import HostTier as Host
-from .backends import COMFYUI, Backend, StreamedFromFile, StreamedToDevice, Untouched
+from .backends import COMFYUI, Backend, MovedToCpu, StreamedFromFile, StreamedToDevice, Untouched
 from .dynamic import choose_dynamic
 from .handles import Handle, is_dynamic
 from .structure import why_left_alone
@@ -108,12 +108,12 @@ def _movable(model: nn.Module, stacks: Sequence[Stack]) -> dict[str, nn.Paramete
 
 
 def _to_cpu(handle: Handle) -> Backend:
-    how = "computes on the CPU, as ComfyUI would have done"
-    if not _on_cpu(handle):
-        handle.unload()
-        handle.compute_on_cpu()
-        how = "computes on the CPU"
-    return Untouched(Placement.CPU.value, how, handle.patcher)
+    if _on_cpu(handle):
+        how = "computes on the CPU, as ComfyUI would have done"
+        return Untouched(Placement.CPU.value, how, handle.patcher)
+    handle.unload()
+    handle.compute_on_cpu()
+    return MovedToCpu(Placement.CPU.value, "computes on the CPU", handle.patcher)
 
 
 def _whole_in_memory(decision: Decision, handle: Handle) -> Backend:

@@ -26,7 +26,7 @@ class RoundCost:
         self._pinned = pinned
         self._rounds = rounds_of(patcher.model)
         self._whole = parameter_bytes(patcher.model)
-        self._planned = Cost(0, 0, 1)
+        self._planned = Cost(0, 0, 1, 1)
 
     def will_begin(self, streamed: int, slots: int) -> bool:
         """Tell whether a use that begins now takes the room, and plan with what it costs now.

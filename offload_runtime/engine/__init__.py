@@ -9,7 +9,7 @@ from .stacks import Layer, Stack, is_compiled, parameter_bytes, tensor_bytes
 from .streamer import Streamer
 from .tiers import FileTier, HostTier, MappedTier, MemoryTier
 from .trace import Trace
-from .units import slot_bytes_for
+from .units import least_slot_bytes, slot_bytes_for
 
 __all__ = [
     "FileTier",
@@ -26,6 +26,7 @@ __all__ = [
     "Streamer",
     "Trace",
     "is_compiled",
+    "least_slot_bytes",
     "mapped_weights",
     "parameter_bytes",
     "slot_bytes_for",

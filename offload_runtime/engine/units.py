@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from torch import nn
 
+from .areas import Areas
 from .guess import Group
 from .schedule import largest_neighbours
 from .slots import packed_bytes, why_unmovable
@@ -81,6 +82,13 @@ def slot_bytes_for(stacks: Iterable[Stack]) -> int:
     """Return the bytes of slots that some stacks are streamed through when nobody sets fewer."""
     layers = list(stack_layers(stacks))
     return min(largest_neighbours([layer.bytes for layer in layers]), enough_room(layers))
+
+
+def least_slot_bytes(stacks: Iterable[Stack]) -> int:
+    """Return the bytes of slots that some stacks take at least, split as far as they can be."""
+    units = Units(list(stack_layers(stacks)), 0)
+    sizes = [packed_bytes(streamable(unit.parameters())) for unit in units.all]
+    return Areas(sizes, units.layers, 0).capacity
 
 
 def enough_room(layers: Sequence[Layer]) -> int:

@@ -2,7 +2,8 @@
 
 The order of claims: the window of every streamed component, or it could not run; what people asked for by name;
 what ComfyUI and the automatic rules keep whole, a VAE and the diffusion model before any encoder; and what is left
-over as resident layers of streamed components, those that loop first.
+over as resident layers of streamed components, those that loop first. What is on the device only while it is used
+needs no share, unless a budget says what all may hold: ComfyUI leaves it there until somebody needs the room.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ def allot(
         together; an `offload` component fits in it alone.
     """
     on_device = [c for c in components if now.machine.accelerator and not c.on_cpu]
-    held = [c for c in on_device if placements[c.name] not in (Placement.CPU, Placement.OFFLOAD)]
+    passing = [c for c in on_device if placements[c.name] is Placement.OFFLOAD]
+    held = [c for c in on_device if placements[c.name] is not Placement.CPU and c not in passing]
     streamed = [c for c in held if placements[c.name] is Placement.LAYERWISE]
     whole = sorted((c for c in held if c not in streamed), key=_worth)
     limits = {c.name: _limit(c, placements[c.name], wishes[c.name], now) for c in on_device}
@@ -65,12 +67,11 @@ def allot(
     streamed.sort(key=lambda c: (not c.loops, -c.bytes, c.name))
     room.give(c for c in streamed if c.name in spare)
 
+    if now.room.budgeted:
+        room.give(sorted(passing, key=_worth))
     planned = dict(room.given)
-    for component in on_device:
-        if (
-            placements[component.name] is Placement.OFFLOAD
-        ):  # it holds nothing between uses, so it may have the room
-            planned[component.name] = min(limits[component.name], now.room.bytes)
+    if not now.room.budgeted:
+        planned |= {c.name: min(limits[c.name], now.room.bytes) for c in passing}
     return {
         c.name: Share(planned.get(c.name, 0), _wanted(c, placements[c.name], limits.get(c.name, 0)))
         for c in components
@@ -96,11 +97,10 @@ class _Room:
 
 
 def _limit(component: ComponentFacts, placement: Placement, wish: Wish, now: Situation) -> int:
+    limit = component.device_bytes
     if placement is not Placement.OFFLOAD and now.machine.flag("--novram"):
-        return component.window if placement is Placement.LAYERWISE else 0  # nothing may stay between uses
-    if wish.budget is None:
-        return component.device_bytes
-    return min(wish.budget.resolve(now.machine.vram_total), component.device_bytes)
+        limit = component.window if placement is Placement.LAYERWISE else 0  # nothing may stay between uses
+    return limit if wish.budget is None else min(limit, wish.budget.resolve(now.machine.vram_total))
 
 
 def _wanted(component: ComponentFacts, placement: Placement, limit: int) -> int:

@@ -60,6 +60,7 @@ class ComponentFacts:
         layers: how many repeated layers can be streamed.
         layer_bytes: how many of the bytes are inside those layers.
         slot_bytes: the device memory that streaming them takes at a time; 0 for two layers of average size.
+        least_bytes: the device memory that streaming them takes at least, however little is allowed.
         why_no_layers: why none can be streamed, when none can.
         pinned_bytes: how many bytes of its layers are page-locked already.
         bytes_to_add: host memory that its layers take beside what they take now, once they are packed.
@@ -79,6 +80,7 @@ class ComponentFacts:
     layers: int
     layer_bytes: int
     slot_bytes: int = 0
+    least_bytes: int = 0
     why_no_layers: str = "no repeated layers were found in it"
     pinned_bytes: int = 0
     bytes_to_add: int = 0

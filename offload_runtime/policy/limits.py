@@ -39,6 +39,14 @@ def budget_limits(
     return []
 
 
+def least_limits(component: ComponentFacts, planned: int) -> list[str]:
+    """Say that a streamed component takes more than its budget, because one of its operations does."""
+    if component.paged or planned >= component.least_bytes:
+        return []
+    least = format_bytes(component.least_bytes)
+    return [f"its largest layer, moved in parts, takes {least} of VRAM, which is more than its budget"]
+
+
 def device_limits(device: Argument | None, machine: MachineFacts) -> list[str]:
     """Say why a component is not computed by the accelerator that was asked for."""
     if device is None or machine.device.partition(":")[2] == str(device.value):

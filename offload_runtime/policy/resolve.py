@@ -14,9 +14,17 @@ from .components import HostTier, Mode, Placement
 from .decision import Decision, Plan
 from .facts import ComponentFacts, MachineFacts
 from .host import Tier, host_tiers, streams_on_cpu
-from .limits import budget_limits, device_limits, host_limits, refusal, shortfall, workflow_notes
+from .limits import (
+    budget_limits,
+    device_limits,
+    host_limits,
+    least_limits,
+    refusal,
+    shortfall,
+    workflow_notes,
+)
 from .policy import Policy
-from .quantities import Budget
+from .quantities import Budget, format_bytes
 from .rules import decide
 from .situation import Situation, Wish, situation
 
@@ -71,19 +79,22 @@ def _case(
     total_budget = explicit.value(Budget, Setting.TOTAL_BUDGET)
     now = situation(machine, mode, components, wishes, total_budget, spent)
     placed = {c.name: asked[c.name] or _automatic(c, now) for c in components}
-    placements = {name: p.placement for name, p in placed.items()}
-    spare = frozenset(name for name in placements if _keeps_spare(explicit, name, mode))
-    shares = allot(components, placements, wishes, now, spare)
-    tiers = _host_tiers(explicit, components, placements, machine)
+    spare = frozenset(c.name for c in components if _keeps_spare(explicit, c.name, mode))
+    shares = _share(components, placed, wishes, now, spare)
+    while cut := [c for c in components if _is_cut(c, placed[c.name], wishes[c.name], shares[c.name], now)]:
+        placed |= {c.name: _within_budget(placed[c.name], c, shares[c.name], machine) for c in cut}
+        shares = _share(components, placed, wishes, now, spare)
+    tiers = _host_tiers(explicit, components, {name: p.placement for name, p in placed.items()}, machine)
     return _Case(explicit, now, placed, shares, tiers, spare)
 
 
 class _Placed(NamedTuple):
-    """A component's placement, before memory is shared out."""
+    """A component's placement, and whether it has been looked at what a budget leaves of it."""
 
     placement: Placement
     reason: str
     limits: tuple[str, ...] = ()
+    budgeted: bool = False
 
 
 class _Case(NamedTuple):
@@ -117,6 +128,7 @@ class _Case(NamedTuple):
                 if short and asked is not None
                 else budget_limits(budget, component, share.planned, machine)
             ),
+            *(least_limits(component, share.planned) if self._is_bound(component) else []),
             *([f"{waits} allows no look-ahead, so every layer is waited for"] if waits and asked else []),
             *([tier.reason] if tier is not None and tier.lost else []),
             *(host_limits(host, component) if placed.placement is Placement.LAYERWISE else []),
@@ -145,13 +157,19 @@ class _Case(NamedTuple):
         What the plan leaves of a total is shared out evenly: whoever moves memory in larger pieces needs it.
         """
         card = self.now.machine.vram_total
+        allowed = []
         if budget is not None and isinstance(budget.value, Budget):
-            return budget.value.resolve(card)
-        total = self.explicit.value(Budget, Setting.TOTAL_BUDGET)
-        if total is None:
-            return None
-        left = total.resolve(card) - sum(share.planned for share in self.shares.values())
-        return self.shares[component.name].planned + max(0, left) // len(self.shares)
+            allowed.append(budget.value.resolve(card))
+        if self.now.room.budgeted:
+            left = self.now.room.bytes - sum(share.planned for share in self.shares.values())
+            allowed.append(self.shares[component.name].planned + max(0, left) // len(self.shares))
+        return min(allowed, default=None)
+
+    def _is_bound(self, component: ComponentFacts) -> bool:
+        """Tell whether a component streams to the device within what somebody allowed."""
+        budgeted = self.now.room.budgeted or self.explicit.is_explicit(Setting.BUDGET, component.name)
+        on_device = self.now.machine.accelerator and not component.on_cpu
+        return budgeted and on_device and self.placed[component.name].placement is Placement.LAYERWISE
 
     def _enforced(self, component: ComponentFacts, budgeted: bool) -> int | None:
         """Return the device memory that the adapter must hold a component to, or None for no limit of ours."""
@@ -162,6 +180,41 @@ class _Case(NamedTuple):
             return planned if component.name in self.spare else None
         cut = placement is Placement.RESIDENT and planned < component.device_bytes
         return planned if budgeted or cut else None
+
+
+def _share(
+    components: Sequence[ComponentFacts],
+    placed: Mapping[str, _Placed],
+    wishes: Mapping[str, Wish],
+    now: Situation,
+    spare: frozenset[str],
+) -> dict[str, Share]:
+    return allot(components, {name: p.placement for name, p in placed.items()}, wishes, now, spare)
+
+
+def _is_cut(component: ComponentFacts, placed: _Placed, wish: Wish, share: Share, now: Situation) -> bool:
+    """Tell whether a component would be whole on the device beyond a budget, and that is still to be seen to.
+
+    One that ComfyUI pages in is held to its budget whatever its placement.
+    """
+    budgeted = wish.budget is not None or now.room.budgeted
+    whole = placed.placement in (Placement.AUTO, Placement.RESIDENT, Placement.OFFLOAD)
+    if not budgeted or not whole or placed.budgeted or component.paged or component.on_cpu:
+        return False
+    return now.machine.accelerator and share.planned < component.device_bytes
+
+
+def _within_budget(
+    placed: _Placed, component: ComponentFacts, share: Share, machine: MachineFacts
+) -> _Placed:
+    """Let a component keep what its budget allows on the device, and stream the rest, if it can be streamed."""
+    possible, why = bound(Placement.LAYERWISE, component, machine)
+    size = format_bytes(component.device_bytes)
+    if possible is Placement.LAYERWISE:
+        kept = f"its budget is less than its {size}, so what does not fit there is streamed"
+        return _Placed(possible, f"{placed.reason}; {kept}", placed.limits, budgeted=True)
+    limit = f"its {size} may exceed the {format_bytes(share.planned)} of its budget: {why[-1]}"
+    return placed._replace(limits=(*placed.limits, limit), budgeted=True)
 
 
 _SETTINGS = (Setting.PLACEMENT, Setting.BUDGET, Setting.HOST, Setting.DEVICE)

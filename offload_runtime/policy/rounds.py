@@ -27,21 +27,24 @@ class Cost(NamedTuple):
         use: streaming, at each use.
         first: streaming, beside that, once.
         move: taking the room.
+        again: taking it in every round from the next one on.
     """
 
     use: int
     first: int
     move: int
+    again: int
 
     def takes_room(self, uses: int) -> bool:
         """Tell whether taking the room costs no more than streaming, for so many uses to come.
 
         Where both cost the same, the room is taken, as ComfyUI would do it: more uses may come than are known of.
+        It is taken, too, where it will be in later rounds: what streaming costs once would be spent for nothing.
         """
-        return self.first + uses * self.use >= self.move
+        return self.first + uses * self.use >= self.move or uses * self.use >= self.again > 0
 
 
-PAGED = Cost(1, 0, 2)
+PAGED = Cost(1, 0, 2, 2)
 """Under dynamic VRAM: a byte in, and the one that gave way back, both from pinned memory, and nothing out.
 
 Some of it comes back while the sampler computes, and costs less: where this errs, it is to what ComfyUI does.
@@ -59,7 +62,8 @@ def legacy_cost(*, streamed: int, unpacked: int, pinned: bool, moved: int, evict
         evicted: bytes of other models that give way to them, and come back.
     """
     rate = 1 if pinned else PAGEABLE
-    return Cost(rate * streamed, PACKING * unpacked, 2 * PAGEABLE * (moved + evicted))
+    again = 2 * PAGEABLE * 2 * streamed  # as much of others gives way
+    return Cost(rate * streamed, PACKING * unpacked, 2 * PAGEABLE * (moved + evicted), again)
 
 
 class Use(NamedTuple):

@@ -39,11 +39,13 @@ class Room(NamedTuple):
         bytes: how much it is.
         text: the same for people, with what was taken off the card.
         activations: how much was kept for activations.
+        budgeted: whether it is what somebody allowed, and not what the card has.
     """
 
     bytes: int
     text: str
     activations: int
+    budgeted: bool = False
 
 
 @dataclass(frozen=True)
@@ -174,13 +176,14 @@ def _room(
     if machine.vram_others:
         taken.append(f"{format_bytes(machine.vram_others)} that other programs hold")
     text = f"the card's {format_bytes(machine.vram_total)}"
+    budgeted = total_budget is not None
     if total_budget is not None and total_budget.resolve(machine.vram_total) < usable:
         usable = total_budget.resolve(machine.vram_total)
         text, taken = f"the VRAM budget of {total_budget}", []
     if spent:
         taken.append(f"{format_bytes(min(spent, usable))} of an earlier loader")
     left = max(0, usable - spent)
-    return Room(left, f"{format_bytes(left)} ({' less '.join([text, *taken])})", activations)
+    return Room(left, f"{format_bytes(left)} ({' less '.join([text, *taken])})", activations, budgeted)
 
 
 def _reserved(machine: MachineFacts) -> str:

@@ -52,6 +52,29 @@ def test_a_plan_never_takes_more_than_there_is(
             assert (decision.planned_bytes, decision.budget_bytes) == (0, None)
 
 
+@given(*ALL)
+def test_a_budget_is_held_or_the_decision_says_why_not(
+    policy: Policy, machine: MachineFacts, workflow: tuple[ComponentFacts, ...]
+) -> None:
+    total = policy.explicit.value(Budget, Setting.TOTAL_BUDGET)
+    for decision, component in zip(resolve(policy, machine, workflow), workflow, strict=True):
+        own = policy.explicit.value(Budget, Setting.BUDGET, component.name)
+        if not machine.accelerator or component.on_cpu or decision.placement is Placement.CPU:
+            continue
+        allowed = [b.resolve(machine.vram_total) for b in (own, total) if b is not None]
+        if not allowed:
+            continue
+        if component.paged:
+            assert decision.budget_asked is not None
+            assert decision.budget_asked <= min(allowed)
+        elif decision.placement is Placement.LAYERWISE:
+            assert decision.budget_bytes is not None
+            assert decision.budget_bytes <= min(allowed)
+            assert decision.budget_bytes >= component.least_bytes or decision.limits
+        else:
+            assert component.device_bytes <= min(allowed) or decision.limits
+
+
 @given(*ALL, s.workflows())
 def test_loaders_in_a_row_share_the_room(
     policy: Policy,
@@ -77,7 +100,7 @@ def test_explicit_placements_are_done_or_bounded_with_a_reason(
             continue
         assert (decision.asked, decision.source) == (won.value, won.source)
         if decision.placement is not won.value:
-            assert decision.limits
+            assert decision.limits or "its budget is less than" in decision.reason
 
 
 @given(*ALL)
