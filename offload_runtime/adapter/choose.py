@@ -9,7 +9,7 @@ from pathlib import Path
 import comfy.model_management as mm
 from torch import nn
 
-from ..engine import Ledger, Stack, is_compiled, mapped_weights
+from ..engine import Ledger, Stack, is_compiled, mapped_weights, parameter_bytes
 from ..policy import Decision, Placement
 from ..policy import HostTier as Host
 from .backends import COMFYUI, Backend, MovedToCpu, StreamedFromFile, StreamedToDevice, Untouched
@@ -67,7 +67,8 @@ def _layerwise(
         host, why = decision.host_tier or Host.PINNED, ""
         if host is Host.MAPPED and not _adopt(model, stacks, files):
             host, why = Host.STAGED, f"{_named(files)} holds the same bytes"
-        return StreamedToDevice(handle, ledger, decision.budget_bytes, host, why, flexible=decision.flexible)
+        budget = _budget(decision, model)
+        return StreamedToDevice(handle, ledger, budget, host, why, flexible=decision.flexible)
     if _adopt(model, stacks, files):
         return StreamedFromFile(handle, ledger)
     how = (
@@ -75,6 +76,15 @@ def _layerwise(
         f"{_named(files)} holds the same bytes to read the layers from"
     )
     return Untouched(Placement.RESIDENT.value, how, handle.patcher)
+
+
+def _budget(decision: Decision, model: nn.Module) -> int | None:
+    """Return the device memory that a model may hold: the plan counts weights only, and all of it has buffers, too."""
+    budget = decision.budget_bytes
+    if budget is None or budget < parameter_bytes(model):
+        return budget
+    buffers = sum(buffer.nbytes for buffer in model.buffers())
+    return decision.budget_asked if decision.budget_asked is not None else budget + buffers
 
 
 def _named(files: Sequence[Path]) -> str:
