@@ -253,7 +253,11 @@ class DeviceMemory:
             if not (use.actor[0] == "stream" and use.actor[1] in record.recorded_on)
         ]
         if record.size:
-            self._pools[record.stream].append(_Run(record.size, pending, record.history.last_uses(), record))
+            over = {
+                ("stream", index) for index in record.recorded_on - {record.stream}
+            }  # waited for before this
+            last = {actor: use for actor, use in record.history.last_uses().items() if actor not in over}
+            self._pools[record.stream].append(_Run(record.size, pending, last, record))
             self._pooled += record.size
         if pending and self.strict_free:
             self.unraised.append(
