@@ -119,7 +119,9 @@ class Plan:
                 continue
             name = decision.component
             arguments.append(Argument(Setting.PLACEMENT, name, decision.placement, source))
-            if decision.budget_bytes is not None:
+            # Where nobody set one, it is what the card had left: as a budget it would stream what was to be whole.
+            allowed = decision.placement is Placement.LAYERWISE or decision.budget_asked is not None
+            if decision.budget_bytes is not None and allowed:
                 arguments.append(Argument(Setting.BUDGET, name, Budget(bytes=decision.budget_bytes), source))
             if decision.host_tier is not None:
                 arguments.append(Argument(Setting.HOST, name, decision.host_tier, source))
