@@ -144,7 +144,11 @@ class Streamer:
 
     def streamed_layers(self) -> int:
         """Return how many layers have weights that are copied when they run."""
-        return sum(any(map(self._is_to_copy, layer.module.parameters())) for layer in self.layers)
+        return len(self.layers) - len(self.staying())
+
+    def staying(self) -> list[Layer]:
+        """Return the layers of which nothing is copied when they run."""
+        return [layer for layer in self.layers if not any(map(self._is_to_copy, layer.module.parameters()))]
 
     def streams(self, name: str) -> bool:
         """Tell whether the parameter of this name belongs to one of the layers."""
