@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import comfy.model_management as mm
 import models
 import pytest
 from placing import SOURCE, place, policy
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -67,3 +72,33 @@ def test_verbose_debug_asks_too(
     with caplog.at_level(logging.DEBUG):
         place(family, family.make(), policy("resident"), tmp_path)
     assert len(lines(caplog)) == 1
+
+
+_AS_COMFYUI_SETS_IT_UP = """
+import inspect, os, sys
+sys.path[:0] = [os.environ["COMFYUI_PATH"], {root!r}]
+from app.logger import setup_logger
+files = {{"file_outputs": []}} if "file_outputs" in inspect.signature(setup_logger).parameters else {{}}
+setup_logger(log_level={level!r}, **files)
+from offload_runtime import log
+log.debug(lambda: "a line")
+"""
+
+
+@pytest.mark.parametrize(
+    ("level", "asked", "heard"),
+    [
+        ("INFO", "", False),
+        ("DEBUG", "", True),
+        ("INFO", "debug", True),
+        ("ERROR", "debug", True),
+        ("INFO", "off", False),
+    ],
+)
+def test_comfyuis_own_handler_prints_what_is_asked_for_once(level: str, asked: str, heard: bool) -> None:
+    code = _AS_COMFYUI_SETS_IT_UP.format(root=str(ROOT), level=level)
+    environment = {**os.environ, "LAYERWISE_OFFLOAD_LOG": asked}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True
+    )
+    assert (done.stdout + done.stderr).count("Layerwise Offload: a line") == heard
