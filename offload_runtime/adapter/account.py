@@ -17,6 +17,8 @@ import torch
 from torch import nn
 
 from ..engine import parameter_bytes
+from ..log import debug
+from . import debug_lines
 from .loose import loose_bytes
 from .pinning import packed_weights
 from .pressure import Pressure
@@ -135,6 +137,7 @@ class _Account:
         # faster, the first layer that runs asks again.
         with contextlib.suppress(torch.OutOfMemoryError):
             self._streamer.allocate()
+        debug(lambda: debug_lines.load(self._attachment.component, patcher, self._streamer))
         return change
 
     def _stays_as_it_is(self, room: float) -> bool:
@@ -188,6 +191,7 @@ class _Account:
             _placed[patcher.model] = self._placement()
             self._pressure.evicted(patcher.model.model_loaded_weight_memory)
             self._streamer.adjust()
+        debug(lambda: debug_lines.partial_unload(self._attachment.component, freed, int(memory_to_free)))
         return freed
 
     def pin_weight_to_device(self, key: str) -> None:

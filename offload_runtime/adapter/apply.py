@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import comfy.model_management as mm
 
 from ..engine import Ledger, Stack, least_slot_bytes, parameter_bytes, slot_bytes_for
 from ..engine.stacks import stack_layers
+from ..log import debug
 from ..policy import ComponentFacts, Policy, resolve
-from . import hardware
+from . import debug_lines, hardware
 from .attachment import strip
 from .backends import trace_of
 from .choose import choose_backend
@@ -62,7 +64,9 @@ def apply_policy(
         backend = choose_backend(decision, handle, stacks, found, ledger, component.loops)
         placed_now(handle.patcher.model)
         backend.attach(handle.patcher, stacks)
-        placed.append(Placed(component, decision, backend, ledger, handle.patcher.model))
+        done = Placed(component, decision, backend, ledger, handle.patcher.model)
+        debug(partial(debug_lines.decision, done))
+        placed.append(done)
         on_step()
     return {handle.slot: handle.value for handle, _ in opened}, Placements(
         tuple(placed), (*earlier.policies, policy), (*earlier.notes, *plan.notes)

@@ -17,6 +17,8 @@ from torch import nn
 
 from ..engine import LooseTensors, Streamer
 from ..engine.lane import where_else
+from ..log import debug
+from . import debug_lines
 from .account import OVERRIDES
 from .embedding import HostEmbeddings, input_tables
 from .guard import Guard
@@ -31,15 +33,18 @@ class Attachment:
 
     def __init__(
         self,
+        component: str,
         streamer: Streamer,
         embeddings: HostEmbeddings | None = None,
         loose: LooseTensors | None = None,
         guard: Guard | None = None,
     ) -> None:
+        self.component = component
         self.streamer = streamer
         self.loose = loose
         self._embeddings = embeddings
         self._guard = guard
+        self._to_tell = False  # whether the debug log is to hear of a load, once the layers are wrapped
 
     @property
     def tables(self) -> list[nn.Module]:
@@ -56,6 +61,9 @@ class Attachment:
         self.streamer.install()
         if self._embeddings is not None:
             self._embeddings.install()
+        if self._to_tell:
+            self._to_tell = False
+            debug(lambda: debug_lines.load(self.component, patcher, self.streamer))
 
     def eject(self, patcher: Any) -> None:
         """Unwrap the layers, unless another patcher of the same model has wrapped them since."""
@@ -69,8 +77,18 @@ class Attachment:
 
     def on_detach(self, patcher: Any, unpatch_all: bool) -> None:
         """Give the slot back: on eviction, and when a clone of the model is loaded instead."""
+        if unpatch_all:  # else its weights stay: ComfyUI also lets go of a model to load it again
+            debug(lambda: debug_lines.unload(self.component, patcher, self.streamer))
         self.streamer.free()
         rests(patcher.model, self.streamer.layers)
+
+    def tell_of_loads(self, patcher: Any) -> None:
+        """Let the debug log hear of each load of a patcher: ComfyUI also injects without one."""
+
+        def loads(*_: object) -> None:
+            self._to_tell = True
+
+        patcher.add_callback_with_key(CallbacksMP.ON_LOAD, KEY, loads)
 
 
 class NamedDevice:

@@ -144,13 +144,14 @@ class Layerwise(ABC):
     """
 
     def __init__(
-        self, model: nn.Module, device: torch.device, ledger: Ledger, budget: int | None = None
+        self, handle: Handle, device: torch.device, ledger: Ledger, budget: int | None = None
     ) -> None:
+        self._component = handle.component
         self._budget = budget
         self._device = device
         self._ledger = ledger
         self._layers = self._compiled = 0
-        self._model = weakref.ref(model)
+        self._model = weakref.ref(handle.patcher.model)
         self._attachments: weakref.WeakSet[Attachment] = weakref.WeakSet()
 
     def attach(self, patcher: Any, stacks: Sequence[Stack]) -> None:
@@ -213,7 +214,7 @@ class Layerwise(ABC):
         return max(0, self._budget - loose_bytes(model, list(stack_layers(stacks))))
 
     def _attachment(self, patcher: Any, streamer: Streamer) -> Attachment:
-        return Attachment(streamer)
+        return Attachment(self._component, streamer)
 
     @abstractmethod
     def _account(self, patcher: Any, attachment: Attachment) -> None:
@@ -237,7 +238,7 @@ class StreamedToDevice(Layerwise):
         *,
         flexible: bool = False,
     ) -> None:
-        super().__init__(handle.patcher.model, handle.patcher.load_device, ledger, budget)
+        super().__init__(handle, handle.patcher.load_device, ledger, budget)
         self._host = host
         self._why_staged = why_staged
         keeps_nothing = mm.vram_state is mm.VRAMState.NO_VRAM
@@ -257,7 +258,8 @@ class StreamedToDevice(Layerwise):
         model, reference = patcher.model, weakref.ref(patcher)
         guard = Guard(model, streamer.layers, lambda: self._leave_to_comfyui(reference()))
         streamer.on_elsewhere = guard.refuse
-        return Attachment(streamer, HostEmbeddings(model, self._device), LooseTensors(self._device), guard)
+        tables, loose = HostEmbeddings(model, self._device), LooseTensors(self._device)
+        return Attachment(self._component, streamer, tables, loose, guard)
 
     def _leave_to_comfyui(self, patcher: Any) -> bool:
         """Load a patcher as if we were not there; return whether it could be done now."""
@@ -310,7 +312,7 @@ class StreamedFromFile(Layerwise):
     """The advise backend: the CPU computes, and the masters are in the safetensors file."""
 
     def __init__(self, handle: Handle, ledger: Ledger) -> None:
-        super().__init__(handle.patcher.model, torch.device("cpu"), ledger)
+        super().__init__(handle, torch.device("cpu"), ledger)
 
     def _tier(self, model: nn.Module) -> HostTier:
         tier = MappedTier(mapped_weights(model))
@@ -318,7 +320,8 @@ class StreamedFromFile(Layerwise):
         return tier
 
     def _account(self, patcher: Any, attachment: Attachment) -> None:
-        """ComfyUI keeps no account of ordinary memory."""
+        """ComfyUI keeps no account of ordinary memory, so nothing but its loads is heard of."""
+        attachment.tell_of_loads(patcher)
 
     def _how(self, slot: str) -> str:
         return (

@@ -9,7 +9,6 @@ by block ahead of use gains nothing (`bench/look_ahead.py`).
 
 from __future__ import annotations
 
-import logging
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,7 +16,9 @@ from typing import Any
 from comfy.patcher_extension import CallbacksMP
 
 from ..engine import Stack, parameter_bytes
+from ..log import debug, warning
 from ..policy import Decision, Placement, format_bytes
+from . import debug_lines
 from .attachment import KEY, strip
 from .backends import COMFYUI, Applied, Backend, Untouched, ran_elsewhere
 from .dynamic_order import Place, Wish
@@ -51,7 +52,7 @@ def _to_cpu(handle: Handle) -> Backend:
             "left to ComfyUI's dynamic VRAM: to compute on the CPU it has to be loaded a second time, and the "
             "loader that it came from does not say how"
         )
-        logging.warning("Layerwise Offload: %s is %s.", handle.component, how)
+        warning("%s is %s.", handle.component, how)
         return Untouched(COMFYUI, how, handle.patcher)
     handle.unload()
     handle.leave_dynamic()
@@ -62,8 +63,9 @@ def _to_cpu(handle: Handle) -> Backend:
 class Attached:
     """What one dynamic patcher carries: its place in line, and the stand-ins for its token tables."""
 
-    def __init__(self, place: Place, embeddings: HostEmbeddings) -> None:
+    def __init__(self, component: str, place: Place, embeddings: HostEmbeddings) -> None:
         self.place = place
+        self._component = component
         self._embeddings = embeddings
 
     def put_on(self, patcher: Any, on_clone: Callable[[Any, Any], None]) -> None:
@@ -80,18 +82,22 @@ class Attached:
         self.place.loaded()
         self.place.watch()
         self._embeddings.install()
+        debug(lambda: debug_lines.paged_load(self._component, self.place))
 
     def on_detach(self, patcher: Any, unpatch_all: bool) -> None:
         """Leave the model as it was: ComfyUI lets go, loads a sibling, or has failed to load this one."""
         self.place.stop_watching()
         self._embeddings.uninstall()
         self.place.left()
+        if unpatch_all:  # else it loads the same model again
+            debug(lambda: debug_lines.paged_unload(self._component, self.place.device))
 
 
 class Paged:
     """ComfyUI pages the component in; its place in line, its budget and its tables follow the decision."""
 
     def __init__(self, handle: Handle, wish: Wish) -> None:
+        self._component = handle.component
         self._wish = wish
         self._model = weakref.ref(handle.patcher.model)
         self._device = handle.patcher.load_device
@@ -106,7 +112,9 @@ class Paged:
         place = Place(self._wish, model, self._device, stacks)
         streams = self._wish.placement is Placement.LAYERWISE or self._wish.budget is not None
         embeddings = HostEmbeddings(model, self._device, on_host=streams)
-        Attached(place, embeddings).put_on(patcher, lambda old, new: self.attach(new, stacks))
+        Attached(self._component, place, embeddings).put_on(
+            patcher, lambda old, new: self.attach(new, stacks)
+        )
         self._places.add(place)
 
     def applied(self) -> Applied:

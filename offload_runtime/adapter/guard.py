@@ -8,7 +8,6 @@ be loaded by ComfyUI alone, and makes the call again.
 
 from __future__ import annotations
 
-import logging
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -18,6 +17,7 @@ from torch import nn
 
 from ..engine import Layer
 from ..engine.wrapper import unwrap, wrap, wrapped_by, wrapper_of
+from ..log import warning
 
 _MISPLACED = (
     "on the same device",
@@ -101,11 +101,8 @@ class Guard:
             return False
         reason = " ".join(str(error).split())
         _failed[model] = f"a use with its layers streamed failed: {reason[:200]}"
-        logging.warning(
-            "Layerwise Offload: %s is left to ComfyUI's own memory manager, because %s",
-            type(model).__name__,
-            _failed[model],
-        )
+        name = type(model).__name__
+        warning("%s is left to ComfyUI's own memory manager, because %s", name, _failed[model])
         return self._load()
 
 

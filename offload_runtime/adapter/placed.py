@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import weakref
-from collections import Counter
 from dataclasses import dataclass
 
 from torch import nn
 
-from ..engine import Ledger, mapped_weights, tensor_bytes
+from ..engine import Ledger
 from ..policy import ComponentFacts, Decision, PlacementRow, Policy, Report, unused_notes
 from . import hardware
 from .backends import Backend
+from .where import bytes_by_place
 
 
 class Placed:
@@ -45,18 +45,7 @@ class Placed:
         model = self._model()
         if model is None:
             return {}
-        mapped = mapped_weights(model)
-        tiers: Counter[str] = Counter()
-        for parameter in model.parameters():
-            if parameter.device.type != "cpu":
-                tier = str(parameter.device)
-            else:
-                tier = "file" if mapped.holds(parameter) else "memory"
-            tiers[tier] += tensor_bytes(parameter)
-        for device, pages in getattr(model, "dynamic_vbars", {}).items():
-            tiers[str(device)] += int(pages.loaded_size())
-        tiers["slot"] += self._ledger.slot_bytes
-        return dict(tiers)
+        return {**bytes_by_place(model), "slot": self._ledger.slot_bytes}
 
 
 @dataclass(frozen=True)

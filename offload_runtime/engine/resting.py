@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .profiling import named
 from .weight_file import FileTensor, WeightFile, bytes_of
 
 _without_dispatch = torch._C.DisableTorchFunctionSubclass
@@ -84,7 +85,8 @@ class Rest:
 
     def read_into(self, target: torch.Tensor) -> None:
         """Read the weight into a contiguous CPU tensor of its dtype and shape."""
-        self.file.read_into(bytes_of(target), self.stored, self.checksum)
+        with named("read", self.stored.name):
+            self.file.read_into(bytes_of(target), self.stored, self.checksum)
 
     def read_rows(self, rows: list[int]) -> torch.Tensor | None:
         """Return some rows of a matrix, or None when all of it has to be read."""
@@ -93,7 +95,8 @@ class Rest:
             return None
         with torch.inference_mode(False):
             copied = torch.empty(len(rows), stored.shape[1], dtype=stored.dtype)
-        return copied if self.file.read_rows(bytes_of(copied), stored, rows) else None
+        with named("read rows of", stored.name):
+            return copied if self.file.read_rows(bytes_of(copied), stored, rows) else None
 
 
 class Resting(torch.Tensor):

@@ -27,6 +27,7 @@ from .lane import Event, Lane, where_else
 from .ledger import Ledger
 from .occupant import Exchange, Occupant, count_writes, masters_of
 from .prediction import Prediction
+from .profiling import named
 from .schedule import Fetch, Region
 from .slots import Slots, layout_of, packed_bytes, why_unmovable
 from .stacks import Layer, Stack, is_compiled, stack_layers, why_left
@@ -143,7 +144,11 @@ class Streamer:
 
     def streamed_layers(self) -> int:
         """Return how many layers have weights that are copied when they run."""
-        return sum(any(map(self._is_to_copy, layer.module.parameters())) for layer in self.layers)
+        return len(self.layers) - len(self.staying())
+
+    def staying(self) -> list[Layer]:
+        """Return the layers of which nothing is copied when they run."""
+        return [layer for layer in self.layers if not any(map(self._is_to_copy, layer.module.parameters()))]
 
     def streams(self, name: str) -> bool:
         """Tell whether the parameter of this name belongs to one of the layers."""
@@ -269,7 +274,8 @@ class Streamer:
                 for left, event in self._leaving:
                     if left.overlaps(occupant.region):
                         self._lane.wait(event)
-            occupant.copy_again()
+            with named("copy again", self._units.names[index]):
+                occupant.copy_again()
             self._torn = occupant.displaced = False
 
     def _occupant(self, index: int, position: int) -> Occupant | None:
@@ -326,10 +332,11 @@ class Streamer:
         views = slots.views(region.start, layout_of(masters))
         in_slot = {id(m): v for m, v in zip(masters, views, strict=True)}
         occupant = Occupant(exchanges, [in_slot[id(e.master)] for e in exchanges], slots, region)
-        block = self._tier.packed(masters)
+        block, name = self._tier.packed(masters), self._units.names[fetch.layer]
 
         def transfer() -> None:
-            with torch.no_grad():  # the mode is the thread's own, and masters may have gradients on
+            # The mode is the thread's own, and masters may have gradients on.
+            with torch.no_grad(), named("copy", name):
                 if block is not None:
                     slots.region(region.start, block.numel()).copy_(block, non_blocking=True)
                 else:
@@ -337,7 +344,8 @@ class Streamer:
                         place.copy_(master, non_blocking=True)
 
         queue = self._lane.copy_in_background if self._tier.holds_the_host(block) else self._lane.copy
-        occupant.arrived = queue(after, transfer)
+        with named("ask for", name):  # most profilers record this thread only, and not one that copies
+            occupant.arrived = queue(after, transfer)
         self._tier.finish(masters)
         self._ledger.record_move(self._tier.name, sum(master.nbytes for master in masters))
         self._held[fetch.layer] = occupant

@@ -1,0 +1,24 @@
+"""Where the weights of a model are now, read from the weights themselves."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from torch import nn
+
+from ..engine import mapped_weights, tensor_bytes
+
+
+def bytes_by_place(model: nn.Module) -> Counter[str]:
+    """Return place → bytes of weights there: `memory`, `file`, or a device as torch spells it."""
+    mapped = mapped_weights(model)
+    places: Counter[str] = Counter()
+    for parameter in model.parameters():
+        if parameter.device.type != "cpu":
+            place = str(parameter.device)
+        else:
+            place = "file" if mapped.holds(parameter) else "memory"
+        places[place] += tensor_bytes(parameter)
+    for device, pages in getattr(model, "dynamic_vbars", {}).items():
+        places[str(device)] += int(pages.loaded_size())
+    return places
