@@ -20,7 +20,8 @@ from offload_runtime.policy import (
     resolve,
     unused_notes,
 )
-from offload_runtime.policy.explain import described_components, described_machine, explain
+from offload_runtime.policy.described import described_components, described_machine
+from offload_runtime.policy.explain import explain
 
 ROOT = Path(__file__).resolve().parents[3]
 NODE = Source(SourceKind.NODE, "Placement Policy, node 1")
@@ -180,8 +181,9 @@ def test_what_comfyui_computes_on_the_cpu_is_not_shown_on_the_card(
 ) -> None:
     code, out, _ = run(capsys, *words, "--components", ENCODERS)
     assert code == 0
-    table = [line.split() for line in out.splitlines() if line.startswith(tuple(ENCODERS.split("=")[0]))]
-    rows = {row[0]: row for row in table if len(row) > 5}
+    names = {entry.split("=")[0] for entry in ENCODERS.split(",")}
+    rows = {row[0]: row for row in map(str.split, out.splitlines()) if row and row[0] in names}
+    assert set(rows) == names
     assert {name for name, row in rows.items() if row[4] == "cpu"} == on_cpu
     assert all(row[5:7] == ["0", "B"] for row in rows.values() if row[4] == "cpu")
 
