@@ -14,7 +14,8 @@ from pathlib import Path
 
 from .errors import PolicyError
 from .policy import Policy, Source, SourceKind
-from .policy.explain import described_components, described_machine, explain
+from .policy.described import RAM, VRAM, described_components, described_machine, read_flags
+from .policy.explain import explain
 from .policy.files import parse_policy
 from .policy.files.schema import json_schema
 
@@ -33,8 +34,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _explain(options: argparse.Namespace) -> str:
     policy = _read(options.policy) if options.policy is not None else Policy()
-    flags = _flags(options.flags)
-    machine = described_machine(options.vram, options.ram, options.reserve, flags, options.accelerators)
+    machine = described_machine(
+        vram=options.vram,
+        ram=options.ram,
+        reserve=options.reserve,
+        vram_used=options.vram_used,
+        ram_used=options.ram_used,
+        accelerators=options.accelerators,
+        flags=read_flags(options.flags),
+        dynamic=options.dynamic_vram,
+        shared=options.shared_memory,
+    )
     return explain(policy, machine, described_components(options.components, machine))
 
 
@@ -43,16 +53,37 @@ def _schema(options: argparse.Namespace) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m offload_runtime", description="Layerwise Offload")
+    parser = argparse.ArgumentParser(
+        prog="python -m offload_runtime", description="Layerwise Offload", allow_abbrev=False
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    command = commands.add_parser("explain", help="print what a policy decides on a machine, and why")
+    _add_explain(commands)
+    schema = commands.add_parser("schema", allow_abbrev=False, help="print the JSON Schema of policy files")
+    schema.set_defaults(run=_schema)
+    return parser
+
+
+def _add_explain(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "explain", allow_abbrev=False, help="print what a policy decides on a machine, and why"
+    )
     command.add_argument(
         "policy", nargs="?", type=Path, help="a policy file; without one everything is automatic"
     )
-    command.add_argument("--vram", default="12GB", help="device memory, 0B for none (default: %(default)s)")
-    command.add_argument("--ram", default="32GB", help="host memory (default: %(default)s)")
+    command.add_argument("--vram", help=f"device memory, 0B for none (default: {VRAM})")
+    command.add_argument("--vram-used", help="device memory that other programs hold (default: none)")
+    command.add_argument("--ram", default=RAM, help="host memory (default: %(default)s)")
+    command.add_argument(
+        "--ram-used", default="0B", help="host memory that other programs hold (default: none)"
+    )
+    command.add_argument(
+        "--shared-memory", action="store_true", help="the GPU uses the host's memory, as on a Mac"
+    )
+    command.add_argument(
+        "--dynamic-vram", action="store_true", help="ComfyUI has dynamic VRAM, as newer versions do"
+    )
     command.add_argument("--reserve", help="device memory for activations (default: what ComfyUI keeps)")
-    command.add_argument("--accelerators", type=int, default=1, help="how many there are (default: 1)")
+    command.add_argument("--accelerators", default="1", help="how many there are (default: %(default)s)")
     command.add_argument("--flags", default="", help="ComfyUI's flags, such as --flags='--cpu-vae --novram'")
     command.add_argument(
         "--components",
@@ -60,9 +91,6 @@ def _parser() -> argparse.ArgumentParser:
         help="NAME=SIZE, or NAME=SIZE:LAYERS, with commas between (default: %(default)s)",
     )
     command.set_defaults(run=_explain)
-    schema = commands.add_parser("schema", help="print the JSON Schema of policy files")
-    schema.set_defaults(run=_schema)
-    return parser
 
 
 def _read(path: Path) -> Policy:
@@ -71,19 +99,6 @@ def _read(path: Path) -> Policy:
     except OSError as error:
         raise PolicyError(f"{path} cannot be read: {error.strerror}") from None
     return parse_policy(data, Source(SourceKind.FILE, str(path)))
-
-
-def _flags(text: str) -> tuple[str, ...]:
-    """Return the flags as they were typed, each with its value behind it."""
-    flags: list[str] = []
-    for word in text.replace("=", " ").split():
-        if word.startswith("--"):
-            flags.append(word)
-        elif flags:
-            flags[-1] += f" {word}"
-        else:
-            raise PolicyError(f"--flags: “{word}” is not a flag of ComfyUI; they start with --")
-    return tuple(flags)
 
 
 if __name__ == "__main__":

@@ -51,6 +51,11 @@ class Setting(str, Enum):
     def __str__(self) -> str:
         return self.value
 
+    @property
+    def key(self) -> str:
+        """What widgets and files call it; whether a budget is the workflow's, its place says."""
+        return "vram_budget" if self in (Setting.BUDGET, Setting.TOTAL_BUDGET) else self.value
+
 
 WORKFLOW_SETTINGS = (Setting.MODE, Setting.STRICT, Setting.TOTAL_BUDGET)
 """Settings of the whole workflow; their selector is always `all`."""

@@ -140,7 +140,8 @@ def _on_device(component: ComponentFacts, machine: MachineFacts) -> bool:
 
 
 def _cpu_cause(component: ComponentFacts, machine: MachineFacts) -> str:
-    flags = {"vae": ("--cpu-vae",), "text_encoder": ("--lowvram", "--novram")}
+    encoders = ("--lowvram", "--novram")
+    flags = {"vae": ("--cpu-vae",), "text_encoder": encoders, "image_encoder": encoders}
     for name in flags.get(group_of(component.name) or "", ()):
         typed = machine.flag(name)
         if typed is not None:

@@ -16,16 +16,6 @@ from .policy import Policy
 from .selectors import covers
 from .words import spell_value
 
-_KEYS = {
-    Setting.MODE: "mode",
-    Setting.STRICT: "strict",
-    Setting.TOTAL_BUDGET: "vram_budget",
-    Setting.PLACEMENT: "placement",
-    Setting.BUDGET: "vram_budget",
-    Setting.HOST: "host",
-    Setting.DEVICE: "device",
-}
-
 
 @dataclass(frozen=True)
 class NodeChain:
@@ -51,7 +41,7 @@ def as_chain(policy: Policy, selectors: Collection[str]) -> NodeChain:
         selectors: the selectors that the policy node has a placement for; none covers another one.
     """
     arguments = policy.effective().arguments
-    workflow = {_KEYS[a.setting]: _spelled(a) for a in arguments if a.setting in WORKFLOW_SETTINGS}
+    workflow = {a.setting.key: _spelled(a) for a in arguments if a.setting in WORKFLOW_SETTINGS}
     placements: dict[str, str] = {}
     overrides: dict[str, dict[str, str]] = {}
     wished = [a for a in arguments if a.setting not in WORKFLOW_SETTINGS]
@@ -61,7 +51,7 @@ def as_chain(policy: Policy, selectors: Collection[str]) -> NodeChain:
             placements[selector] = _spelled(argument)
         else:
             override = overrides.setdefault(selector, {"component": selector})
-            override[_KEYS[argument.setting]] = _spelled(argument)
+            override[argument.setting.key] = _spelled(argument)
     return NodeChain(workflow, placements, tuple(overrides.values()))
 
 

@@ -69,7 +69,10 @@ DEFAULT_GROUPS = ("text_encoder", "image_encoder", "vae")
 SELECTORS = tuple(dict.fromkeys((*COMPONENTS, *GROUPS, "default", "all")))
 """Everything that a policy can name, apart from numbered components such as `text_encoder_2`."""
 
-_NUMBER = re.compile(r"[1-9][0-9]{0,2}")
+NUMBER = r"(?:[2-9]|[1-9][0-9]{1,2})"
+"""The number of a repeated component, for JSON Schema too: the first one has none, so it starts at 2."""
+
+_NUMBER = re.compile(NUMBER)
 
 
 def base_name(component: str) -> str:

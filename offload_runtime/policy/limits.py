@@ -23,10 +23,14 @@ def shortfall(placement: Placement, planned: int, wanted: int, now: Situation) -
 
 
 def budget_limits(
-    budget: Argument | None, component: ComponentFacts, planned: int, machine: MachineFacts
+    budget: Argument | None,
+    component: ComponentFacts,
+    placement: Placement,
+    planned: int,
+    machine: MachineFacts,
 ) -> list[str]:
-    """Say what is in the way of a component's own VRAM budget."""
-    if budget is None or not isinstance(budget.value, Budget):
+    """Say what is in the way of a component's own VRAM budget; what computes on the CPU keeps any."""
+    if budget is None or not isinstance(budget.value, Budget) or placement is Placement.CPU:
         return []
     if not machine.accelerator or component.on_cpu:
         return [f"a VRAM budget ({budget.value} from {budget.asked_by}) has no meaning on the CPU"]

@@ -7,11 +7,21 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from ..errors import PolicyError
+from .hints import value_hint
 
 _UNITS = {"B": 1, "KB": 1024, "MB": 1024**2, "GB": 1024**3, "TB": 1024**4}
-BUDGET_PATTERN = r"^\s*([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*(%|[KMGTkmgt]?[iI]?[bB])\s*$"
-"""The grammar of a budget, for JSON Schema too. Letters in both cases: ignoring it, K would be the Kelvin sign."""
-_QUANTITY = re.compile(BUDGET_PATTERN)
+AMOUNT_PATTERN = r"(?:([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*([KMGTkmgt]?[iI]?[bB])|([0-9]{16,28})\s*[bB])"
+"""The grammar of an amount, for JSON Schema too. Letters in both cases: ignoring it, K would be the Kelvin sign.
+
+More digits for bytes alone, so that the largest amount with a unit can be written in them.
+"""
+SHARE_PATTERN = r"(0{0,13}(?:100(?:\.0{1,9})?|[0-9]{1,2}(?:\.[0-9]{1,9})?))\s*%"
+"""The grammar of a share, 0 to 100 %, for JSON Schema too."""
+
+_AMOUNT = re.compile(AMOUNT_PATTERN)
+_SHARE = re.compile(SHARE_PATTERN)
+_ANY_SHARE = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,9})?\s*%")
+_DIGITS = 15
 _ALMOST = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9}|,[0-9]{1,2})?)(?:\s*([KMGTkmgt])[A-Za-z]*)?")
 
 
@@ -36,7 +46,9 @@ class Budget:
         """Return the budget so that `parse_budget` reads the very same one."""
         if self.bytes is None:
             return f"{self.percent:.9f}".rstrip("0").rstrip(".") + "%"
-        unit = next(u for u in ("TB", "GB", "MB", "KB", "B") if self.bytes % _UNITS[u] == 0)
+        units = ("TB", "GB", "MB", "KB")
+        whole = (u for u in units if self.bytes % _UNITS[u] == 0 and self.bytes // _UNITS[u] < 10**_DIGITS)
+        unit = next(whole, "B")
         return f"{self.bytes // _UNITS[unit]}{unit}"
 
     def __str__(self) -> str:
@@ -49,18 +61,19 @@ def parse_budget(text: str, where: str) -> Budget:
     Raises:
         PolicyError: the text is not an amount with a unit, nor a share from 0 to 100 %.
     """
-    match = _QUANTITY.match(text)
-    if match is None:
-        raise PolicyError(
-            f"{where}: “{text[:60]}” is not a budget; "
-            + (_meant(text) or "write auto, an amount such as 6GB, or a share such as 50%")
-        )
-    number, unit = match.groups()
-    if unit == "%":
-        if float(number) > 100:
-            raise PolicyError(f"{where}: “{text[:60]}” is more than the whole card; a share is 0% to 100%")
-        return Budget(percent=float(number))
-    return Budget(bytes=_bytes(number, unit))
+    share = _SHARE.fullmatch(text.strip())
+    if share is not None:
+        return Budget(percent=float(share[1]))
+    amount = _AMOUNT.fullmatch(text.strip())
+    if amount is not None:
+        return Budget(bytes=_bytes(amount))
+    if _ANY_SHARE.fullmatch(text.strip()):
+        raise PolicyError(f"{where}: “{text[:60]}” is more than the whole card; a share is 0% to 100%")
+    hint = value_hint("vram_budget", text) or _meant(text)
+    raise PolicyError(
+        f"{where}: “{text[:60]}” is not a budget; "
+        + (hint or "write auto, an amount such as 6GB, or a share such as 50%")
+    )
 
 
 def parse_size(text: str, where: str) -> int:
@@ -69,12 +82,12 @@ def parse_size(text: str, where: str) -> int:
     Raises:
         PolicyError: the text is not an amount with a unit.
     """
-    match = _QUANTITY.match(text)
-    if match is None or match[2] == "%":
+    match = _AMOUNT.fullmatch(text.strip())
+    if match is None:
         raise PolicyError(
             f"{where}: “{text[:60]}” is not an amount of memory; {_meant(text) or 'write it as 12GB or 800MB'}"
         )
-    return _bytes(*match.groups())
+    return _bytes(match)
 
 
 def format_bytes(count: int) -> str:
@@ -88,9 +101,10 @@ def format_bytes(count: int) -> str:
     return f"{count} B"
 
 
-def _bytes(number: str, unit: str) -> int:
+def _bytes(amount: re.Match[str]) -> int:
+    number, unit, in_bytes = amount.groups()
     # Fractions, because a float would lose the last bytes of a large amount.
-    return int(Fraction(number) * _UNITS[unit.upper().replace("I", "")])
+    return int(in_bytes or Fraction(number) * _UNITS[unit.upper().replace("I", "")])
 
 
 def _meant(text: str) -> str:

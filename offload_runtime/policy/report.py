@@ -182,7 +182,7 @@ def unused_notes(unused: Iterable[Argument]) -> tuple[str, ...]:
     grouped: dict[tuple[str, Source], dict[str, None]] = {}
     for argument in unused:
         if argument.source.kind > SourceKind.COMMAND_LINE:
-            value = f"{argument.setting} {spell_value(argument.setting, argument.value)}"
+            value = f"{argument.setting.key} {spell_value(argument.setting, argument.value)}"
             grouped.setdefault((argument.selector, argument.source), {})[value] = None
     return tuple(
         f"{selector} is not in this workflow, so {', '.join(values)} from {source} had nothing to do."

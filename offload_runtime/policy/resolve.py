@@ -119,14 +119,16 @@ class _Case(NamedTuple):
         if placed.placement is Placement.AUTO:
             short = ""  # ComfyUI loads as much of it as fits, which is what it is left to do
         reason = placed.reason + (f"; {short}" if short and asked is None else "")
-        if budget is not None and machine.accelerator:
+        if budget is not None and placed.placement is Placement.CPU:
+            reason += f"; it takes none of the {budget.value} of VRAM that {budget.asked_by} allows"
+        elif budget is not None and machine.accelerator and not component.on_cpu:
             reason += f"; at most {budget.value} of VRAM, set by {budget.asked_by}"
         limits = (
             *placed.limits,
             *(
                 [short]
                 if short and asked is not None
-                else budget_limits(budget, component, share.planned, machine)
+                else budget_limits(budget, component, placed.placement, share.planned, machine)
             ),
             *(least_limits(component, share.planned) if self._is_bound(component) else []),
             *([f"{waits} allows no look-ahead, so every layer is waited for"] if waits and asked else []),

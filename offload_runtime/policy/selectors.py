@@ -7,12 +7,11 @@ total order over the selectors that cover one component.
 
 from __future__ import annotations
 
-import difflib
 import functools
-from collections.abc import Iterable
 
 from ..errors import PolicyError
 from .components import COMPONENTS, DEFAULT_GROUPS, GROUPS, SELECTORS, base_name, group_of
+from .hints import component_hint
 
 _EXACT, _BASE, _GROUP, _DEFAULT, _ALL = 5, 4, 3, 2, 1
 
@@ -26,7 +25,7 @@ def normalize_selector(selector: str) -> str:
     name = selector.strip().lower().replace("-", "_")
     if name in SELECTORS or base_name(name) in COMPONENTS:
         return name
-    raise PolicyError(f"there is no component or group “{_short(selector)}”; {suggest(name, SELECTORS)}")
+    raise PolicyError(f"there is no component or group “{_short(selector)}”; {component_hint(selector)}")
 
 
 def parse_selectors(text: str) -> tuple[str, ...]:
@@ -76,13 +75,6 @@ def covering(selector: str) -> tuple[str, ...]:
 def covers(wide: str, narrow: str) -> bool:
     """Tell whether one canonical selector names every component that another one names."""
     return wide in covering(narrow)
-
-
-def suggest(name: str, valid: Iterable[str]) -> str:
-    """Return “did you mean …” when something is near, else the list of what is possible."""
-    valid = list(valid)
-    near = difflib.get_close_matches(name.lower()[:80], valid, n=3, cutoff=0.6)
-    return f"did you mean {' or '.join(near)}?" if near else f"possible: {', '.join(valid)}"
 
 
 def _short(text: str) -> str:

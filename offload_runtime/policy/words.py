@@ -8,14 +8,19 @@ from typing import TypeGuard
 from ..errors import PolicyError
 from .arguments import Setting, Value
 from .components import HostTier, Mode, Placement
+from .hints import suggest, value_hint
 from .quantities import parse_budget
-from .selectors import suggest
 
 UNSET = "auto"
 """The sentinel of every widget: the value that means "decide for me" and is never explicit."""
 
-_SWITCH = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}
-_DEVICE = re.compile(r"(?:[a-z]+:)?([0-9]{1,2})")
+DEVICE_PATTERN = r"(?:(?![Cc][Pp][Uu]:)[A-Za-z]+:)?([0-9]{1,2})"
+"""The grammar of a device, for JSON Schema too. Letters in both cases: ignoring it, K would be the Kelvin sign."""
+
+SWITCH = {"on": True, "off": False, "true": True, "false": False, "yes": True, "no": False}
+"""What people write for a switch."""
+
+_DEVICE = re.compile(DEVICE_PATTERN)
 _CHOICES: dict[Setting, type[Placement] | type[Mode] | type[HostTier]] = {
     Setting.PLACEMENT: Placement,
     Setting.MODE: Mode,
@@ -41,17 +46,17 @@ def parse_value(setting: Setting, text: object, where: str) -> Value:
     """
     written = str(text).strip()
     if setting in _CHOICES:
-        return _parse_choice(_CHOICES[setting], written, where)
+        return _parse_choice(setting, written, where)
     if setting is Setting.STRICT:
-        if written.lower() not in _SWITCH:
-            raise PolicyError(f"{where}: “{written[:60]}” is not a switch; write auto, on or off")
-        return _SWITCH[written.lower()]
+        if written.lower() not in SWITCH:
+            hint = value_hint(setting.key, written) or "write auto, on or off"
+            raise PolicyError(f"{where}: “{written[:60]}” is not a switch; {hint}")
+        return SWITCH[written.lower()]
     if setting is Setting.DEVICE:
-        match = _DEVICE.fullmatch(written.lower())
+        match = _DEVICE.fullmatch(written)
         if match is None:
-            raise PolicyError(
-                f"{where}: “{written[:60]}” is not a device; write auto or its number, as in gpu:1"
-            )
+            hint = value_hint(setting.key, written) or "write auto or its number, as in gpu:1"
+            raise PolicyError(f"{where}: “{written[:60]}” is not a device; {hint}")
         return int(match[1])
     return parse_budget(written, where)
 
@@ -67,12 +72,11 @@ def spell_value(setting: Setting, value: Value) -> str:
     return str(value)
 
 
-def _parse_choice(
-    kind: type[Placement] | type[Mode] | type[HostTier], value: str, where: str
-) -> Placement | Mode | HostTier:
+def _parse_choice(setting: Setting, value: str, where: str) -> Placement | Mode | HostTier:
+    kind = _CHOICES[setting]
     try:
         return kind(value.lower())
     except ValueError:
-        words = [member.value for member in kind]
+        hint = value_hint(setting.key, value) or suggest(value, (member.value for member in kind))
         what = {Placement: "placement", Mode: "mode", HostTier: "host tier"}[kind]
-        raise PolicyError(f"{where}: “{value[:60]}” is not a {what}; {suggest(value, words)}") from None
+        raise PolicyError(f"{where}: “{value[:60]}” is not a {what}; {hint}") from None

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import PolicyError
 from ..arguments import WORKFLOW_SETTINGS, Argument, Setting, Source
+from ..hints import suggest
 from ..policy import Policy, explicit_values
-from ..selectors import parse_selectors, suggest
+from ..selectors import parse_selectors
 from ..words import spell_value
-from .legacy import LEGACY_KEYS, is_legacy, legacy_policy
+from .legacy import LEGACY_KEYS, is_legacy, legacy_policy, without_meaning
 from .reader import Path, RawFile, read_raw
 
 if TYPE_CHECKING:
@@ -18,14 +19,8 @@ if TYPE_CHECKING:
 
     from .schema import ComponentEntry, PolicyFileV1
 
-_ENTRY_KEYS = {
-    "placement": Setting.PLACEMENT,
-    "vram_budget": Setting.BUDGET,
-    "host": Setting.HOST,
-    "device": Setting.DEVICE,
-}
-_FILE_KEYS = {"mode": Setting.MODE, "strict": Setting.STRICT, "vram_budget": Setting.TOTAL_BUDGET}
-_KEY_OF = {setting: key for key, setting in (*_ENTRY_KEYS.items(), *_FILE_KEYS.items())}
+_ENTRY_KEYS = {setting.key: setting for setting in Setting if setting not in WORKFLOW_SETTINGS}
+_FILE_KEYS = {setting.key: setting for setting in WORKFLOW_SETTINGS}
 
 _OWN_KEYS = ("version", *_FILE_KEYS, "components")
 
@@ -85,7 +80,7 @@ def as_json(text: str) -> str:
 def _line(argument: Argument, key: str | None = None) -> str:
     value = spell_value(argument.setting, argument.value)
     by = "".join(c if c.isprintable() else " " for c in argument.asked_by)[:200]
-    return f"{key or _KEY_OF[argument.setting]}: {value}  # {by}"
+    return f"{key or argument.setting.key}: {value}  # {by}"
 
 
 def _validated(file: RawFile, native: dict[str, Any]) -> PolicyFileV1:
@@ -145,6 +140,8 @@ def _sentence(problem: Any, path: Path) -> str:
     if problem["type"] == "extra_forbidden":
         if len(path) > 1:
             return f"there is no setting “{name}”; {suggest(name, _ENTRY_KEYS)}"
+        if why := without_meaning(str(path[-1])):
+            return f"“{name}” is SGLang's and has no meaning here: {why}"
         near = suggest(name, [*_OWN_KEYS, *LEGACY_KEYS])
         return f"there is no key “{name}”; {near if near.startswith('did') else suggest('', _OWN_KEYS)}"
     cause = (problem.get("ctx") or {}).get("error")

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from ...errors import PolicyError
 from ..arguments import Source, SourceKind
+from ..hints import suggest
 from ..policy import Policy
-from ..selectors import suggest
 from .codec import parse_policy
 from .reader import MAX_BYTES, read_raw
 

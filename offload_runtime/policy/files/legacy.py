@@ -15,8 +15,9 @@ from typing import Any
 from ...errors import PolicyError
 from ..arguments import Argument, Setting, Source, SourceKind
 from ..components import HostTier, Placement
+from ..hints import suggest
 from ..policy import Policy
-from ..selectors import parse_selectors, suggest
+from ..selectors import parse_selectors
 from ..words import is_set, parse_value
 from .reader import RawFile
 
@@ -26,8 +27,8 @@ _SWITCHES = {
     "image_encoder_cpu_offload": "image_encoder",
     "vae_cpu_offload": "vae",
 }
-_LAYERWISE_LISTS = ("layerwise_offload_components", "layerwise_offload_modules")
-_RESIDENCY = {
+LAYERWISE_LISTS = ("layerwise_offload_components", "layerwise_offload_modules")
+RESIDENCY = {
     "resident": Placement.RESIDENT,
     "component_offload": Placement.OFFLOAD,
     "snapshot_offload": Placement.OFFLOAD,
@@ -39,11 +40,55 @@ _RANK = {
     "pin_cpu_memory": 1,
     "cpu_offload_components": 2,
     "dit_layerwise_offload": 3,  # off means resident, of rank 0: unless another key says more
-    **dict.fromkeys(_LAYERWISE_LISTS, 3),
+    **dict.fromkeys(LAYERWISE_LISTS, 3),
     "component_residency": 4,
 }
 LEGACY_KEYS = tuple(_RANK)
 """The keys that are read here, spelled with underscores."""
+
+WITHOUT_MEANING = {
+    **dict.fromkeys(
+        ("dit_offload_prefetch_size", "layerwise_prefetch_size"),
+        "layers are always copied one ahead, and memory to spare keeps layers on the card instead",
+    ),
+    **dict.fromkeys(
+        ("dit_layerwise_resident_layers", "layerwise_resident_layers"),
+        "vram_budget says in bytes how much of a component may stay on the card",
+    ),
+    **dict.fromkeys(
+        (
+            "dit_layerwise_residency_policy",
+            "dit_layerwise_residency_lifetime",
+            "layerwise_residency_policy",
+            "layerwise_residency_lifetime",
+        ),
+        "which layers stay on the card follows from the order in which they run",
+    ),
+    **dict.fromkeys(
+        (
+            "use_fsdp_inference",
+            "num_gpus",
+            "tp_size",
+            "sp_degree",
+            "ulysses_degree",
+            "ring_degree",
+            "enable_cfg_parallel",
+        ),
+        "ComfyUI does not split a model over several accelerators",
+    ),
+    **dict.fromkeys(
+        (
+            "offload_during_compile",
+            "direct_gpu_weight_loading",
+            "warmup_mode",
+            "enable_torch_compile",
+            "attention_backend",
+            "model_path",
+        ),
+        "how models are loaded, compiled and run is up to ComfyUI and its nodes",
+    ),
+}
+"""Keys of SGLang's that nothing here answers to → why."""
 
 
 def canonical_key(key: str) -> str:
@@ -54,6 +99,11 @@ def canonical_key(key: str) -> str:
 def is_legacy(key: str) -> bool:
     """Tell whether a key of a file is one of SGLang's."""
     return canonical_key(key) in LEGACY_KEYS
+
+
+def without_meaning(key: str) -> str:
+    """Return why a key of SGLang's has no meaning here, or "" for any other key."""
+    return WITHOUT_MEANING.get(canonical_key(key), "")
 
 
 def legacy_policy(file: RawFile) -> Policy:
@@ -89,7 +139,7 @@ def _read(key: str, value: Any) -> Iterator[tuple[Setting, str, Any]]:
         yield from ((Setting.PLACEMENT, name, Placement.OFFLOAD) for name in selectors)
         if not selectors:  # “none”: nothing is offloaded
             yield Setting.PLACEMENT, "all", Placement.RESIDENT
-    elif key in _LAYERWISE_LISTS:
+    elif key in LAYERWISE_LISTS:
         for name in _selectors(key, value):
             yield Setting.PLACEMENT, name, Placement.LAYERWISE
     else:
@@ -115,13 +165,14 @@ def _residency(value: Any) -> Iterator[tuple[Setting, str, Placement]]:
             raise PolicyError(f"{key}: “{wrong.strip()[:60]}” is not COMPONENT=MODE")
         pairs = [(entry.split("=", 1)[0], entry.split("=", 1)[1]) for entry in entries]
     for selector, mode in pairs:
-        if not is_set(mode):
+        names = parse_selectors(selector)
+        if not is_set(mode) and not isinstance(mode, (list, dict)):
             continue
         word = _word(key, mode).strip().lower().replace("-", "_")
-        if word not in _RESIDENCY:
-            raise PolicyError(f"{key}: “{word[:60]}” is not a residency mode; {suggest(word, _RESIDENCY)}")
-        for name in parse_selectors(selector):
-            yield Setting.PLACEMENT, name, _RESIDENCY[word]
+        if word not in RESIDENCY:
+            raise PolicyError(f"{key}: “{word[:60]}” is not a residency mode; {suggest(word, RESIDENCY)}")
+        for name in names:
+            yield Setting.PLACEMENT, name, RESIDENCY[word]
 
 
 def _selectors(key: str, value: Any) -> tuple[str, ...]:

@@ -11,49 +11,29 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from ..arguments import Setting
-from ..components import COMPONENTS, SELECTORS, HostTier, Mode, Placement
-from ..quantities import BUDGET_PATTERN
+from ..components import HostTier, Mode, Placement
 from ..selectors import parse_selectors
 from ..words import is_set, parse_value
 from .codec import VERSION
+from .grammar import budget, device, legacy_key, legacy_value, selector_list, switch, words
 from .legacy import LEGACY_KEYS
-
-_SELECTOR = "|".join(sorted({*SELECTORS, *(f"{name}_[1-9][0-9]{{0,2}}" for name in COMPONENTS)}))
-_SELECTOR_LIST = rf"^\s*({_SELECTOR})(\s*,\s*({_SELECTOR}))*\s*$"
 
 
 def _checked(setting: Setting) -> AfterValidator:
     def check(text: str | None) -> str | None:
         if is_set(text):
-            parse_value(setting, text, str(setting))
+            parse_value(setting, text, setting.key)
         return text
 
     return AfterValidator(check)
 
 
-def _words(kind: type[Placement] | type[Mode] | type[HostTier]) -> WithJsonSchema:
-    return WithJsonSchema({"enum": [*(member.value for member in kind), None]})
-
-
-def _budget() -> WithJsonSchema:
-    return WithJsonSchema(
-        {"anyOf": [{"type": "string", "pattern": BUDGET_PATTERN}, {"enum": ["auto", None]}]}
-    )
-
-
-_Placement = Annotated[str | None, _checked(Setting.PLACEMENT), _words(Placement)]
-_Mode = Annotated[str | None, _checked(Setting.MODE), _words(Mode)]
-_Host = Annotated[str | None, _checked(Setting.HOST), _words(HostTier)]
-_Strict = Annotated[
-    str | None, _checked(Setting.STRICT), WithJsonSchema({"enum": [True, False, "on", "off", "auto", None]})
-]
-_Device = Annotated[
-    str | None,
-    _checked(Setting.DEVICE),
-    WithJsonSchema(
-        {"anyOf": [{"type": "string", "pattern": r"^([a-z]+:)?[0-9]{1,2}$"}, {"enum": ["auto", None]}]}
-    ),
-]
+_Placement = Annotated[str | None, _checked(Setting.PLACEMENT), WithJsonSchema(words(Placement))]
+_Budget = Annotated[str | None, _checked(Setting.BUDGET), WithJsonSchema(budget())]
+_Mode = Annotated[str | None, _checked(Setting.MODE), WithJsonSchema(words(Mode))]
+_Host = Annotated[str | None, _checked(Setting.HOST), WithJsonSchema(words(HostTier))]
+_Strict = Annotated[str | None, _checked(Setting.STRICT), WithJsonSchema(switch())]
+_Device = Annotated[str | None, _checked(Setting.DEVICE), WithJsonSchema(device())]
 
 
 class ComponentEntry(BaseModel):
@@ -62,7 +42,7 @@ class ComponentEntry(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     placement: _Placement = Field(None, description="Where they live.")
-    vram_budget: Annotated[str | None, _checked(Setting.BUDGET), _budget()] = Field(
+    vram_budget: _Budget = Field(
         None, description="VRAM that each of them may hold: an amount such as 6GB (1024³ bytes a GB), or 50%."
     )
     host: _Host = Field(None, description="Where the weights of streamed layers wait.")
@@ -90,7 +70,7 @@ class PolicyFileV1(BaseModel):
     version: Literal["1"] = Field("1", description="The version of this schema.")
     mode: _Mode = Field(None, description="What automatic choices aim for.")
     strict: _Strict = Field(None, description="Refuse to run when the machine cannot do all that is asked.")
-    vram_budget: Annotated[str | None, _checked(Setting.TOTAL_BUDGET), _budget()] = Field(
+    vram_budget: _Budget = Field(
         None, description="VRAM that the weights of all components together may hold: 6GB, or 50%."
     )
     components: dict[_Selector, _Entry] | None = Field(
@@ -106,9 +86,8 @@ def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of the current version, with the short form and the legacy keys, for editors."""
     schema = VERSIONS[str(VERSION)].model_json_schema()
     entry = {"$ref": "#/$defs/ComponentEntry"}
-    short = schema["$defs"]["ComponentEntry"]["properties"]["placement"]
     schema["properties"]["version"] = {
-        "const": VERSION,
+        "enum": [VERSION, str(VERSION)],
         "description": "The version of this schema.",
         "title": "Version",
     }
@@ -116,11 +95,10 @@ def json_schema() -> dict[str, Any]:
         "title": "Components",
         "description": schema["properties"]["components"]["description"],
         "type": ["object", "null"],
-        "propertyNames": {"pattern": _SELECTOR_LIST},
-        "additionalProperties": {"anyOf": [{"enum": short["enum"]}, entry]},
+        "propertyNames": selector_list(),
+        "additionalProperties": {"anyOf": [*words(Placement)["anyOf"], entry]},
     }
-    dashed = "|".join(key.replace("_", "[-_]") for key in LEGACY_KEYS)
-    schema["patternProperties"] = {rf"^(--)?({dashed})$": {"deprecated": True}}
+    schema["patternProperties"] = {legacy_key(key): legacy_value(key) for key in LEGACY_KEYS}
     for key in LEGACY_KEYS:
         schema["properties"][key] = {
             "description": "SGLang-Diffusion's flag of this name.",

@@ -13,6 +13,7 @@ from offload_runtime.errors import PolicyError
 from offload_runtime.policy import Policy, Setting, Source, SourceKind
 from offload_runtime.policy.files import as_json, dump_policy, parse_policy
 from offload_runtime.policy.files.codec import HEADER
+from offload_runtime.policy.files.legacy import WITHOUT_MEANING
 from offload_runtime.policy.files.reader import MAX_BYTES
 from offload_runtime.policy.files.schema import json_schema
 from offload_runtime.policy.words import spell_value
@@ -94,14 +95,19 @@ def test_an_empty_policy_is_a_valid_file() -> None:
         ("text_encoder_cpu_ofload: true", 1, 1, "did you mean text_encoder_cpu_offload"),
         ("mode: fast", 1, 7, "mode: “fast” is not a mode"),
         ("mode: [auto]", 1, 7, "“mode” needs one word here"),
-        ("vram_budget: 6", 1, 14, "“6” is not a budget; did you mean 6GB?"),
+        ("vram_budget: 6", 1, 14, ": vram_budget: “6” is not a budget; did you mean 6GB?"),
+        ("components:\n  vae: {vram_budget: 6}", 2, 22, ": vram_budget: “6” is not a budget"),
+        ("components:\n  vae: {device: x}", 2, 17, ": device: “x” is not a device"),
+        ("components:\n  vae: {placement: x}", 2, 20, ": placement: “x” is not a placement"),
+        ("components:\n  clip: cpu", 2, 3, "did you mean text_encoder?"),
+        ("components:\n  text_encoder_1: cpu", 2, 3, "the first one is text_encoder"),
         ("vram_budget: 6\u212aB", 1, 14, "is not a budget"),
         ("strict: maybe", 1, 9, "is not a switch"),
         ("version: 2", 1, 10, "this pack reads version 1"),
         ("version: {a: b}", 1, 10, "this pack reads version 1"),
         ("components:\n  tex_encoder: cpu", 2, 3, "did you mean text_encoder"),
         ("components:\n  vae, vea: cpu", 2, 3, "there is no component or group “vea”"),
-        ("components:\n  vae: gpu", 2, 8, "“gpu” is not a placement; did you mean cpu"),
+        ("components:\n  vae: gpu", 2, 8, "“gpu” is not a placement; did you mean resident?"),
         ("components:\n  vae: [cpu]", 2, 8, "“vae” needs a placement or a mapping here"),
         ("components: [vae]", 1, 13, "“components” needs a mapping here"),
         (
@@ -152,6 +158,15 @@ def test_an_empty_policy_is_a_valid_file() -> None:
         ("performance_mode: fast", 1, 19, "is not a mode"),
         ("mode: auto\ncomponent_residency: vae", 2, 22, "“vae” is not COMPONENT=MODE"),
         ("component_residency: {vae: residnt}", 1, 22, "did you mean resident"),
+        ("component_residency: {vea: ~}", 1, 22, "there is no component or group “vea”"),
+        (
+            "dit_offload_prefetch_size: 2",
+            1,
+            1,
+            "“dit_offload_prefetch_size” is SGLang's and has no meaning here: ",
+        ),
+        ("--layerwise-resident-layers: 4", 1, 1, "has no meaning here: vram_budget says"),
+        ("mode: auto\nnum-gpus: 2", 2, 1, "“num-gpus” is SGLang's and has no meaning here"),
     ],
 )
 def test_every_mistake_is_one_sentence_with_its_place(
@@ -164,6 +179,14 @@ def test_every_mistake_is_one_sentence_with_its_place(
     assert says in str(error.value)
     assert len(str(error.value)) < 400
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("key", sorted(WITHOUT_MEANING))
+def test_a_key_of_sglang_s_is_no_unknown_key(key: str) -> None:
+    for written in (key, f"--{key.replace('_', '-')}", key.upper()):
+        with pytest.raises(PolicyError, match="is SGLang's and has no meaning here: ") as error:
+            parse(f"{written}: x")
+        assert len(str(error.value)) < 300
 
 
 def test_yaml_words_stay_words() -> None:

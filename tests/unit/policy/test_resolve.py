@@ -16,6 +16,7 @@ from offload_runtime.policy import (
     Policy,
     Source,
     SourceKind,
+    parse_budget,
     resolve,
 )
 
@@ -330,6 +331,15 @@ def test_a_budget_that_the_machine_does_not_have_is_a_note_or_refused(facts: Mac
     assert any(says in note for note in plan.notes)
     with pytest.raises(StrictPolicyError):
         resolve(policy.extended(Policy.from_widgets(NODE, strict="on")), facts, (T5,))
+
+
+@pytest.mark.parametrize("budget", ["4GB", "48GB", "50%"])
+def test_a_budget_beside_cpu_is_kept_without_effort(budget: str) -> None:
+    decision = one(asks("cpu", vram_budget=budget), machine(24))
+    spelled = str(parse_budget(budget, ""))
+    assert decision.why == f"cpu was set by {NODE}; it takes none of the {spelled} of VRAM that {NODE} allows"
+    assert decision.limits == ()
+    assert decision.planned_bytes == 0
 
 
 def test_a_budget_has_no_meaning_on_the_cpu() -> None:

@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 import strategies as s
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from offload_runtime.errors import PolicyError
@@ -136,7 +136,7 @@ def test_selector_lists(text: str, selectors: tuple[str, ...]) -> None:
     ("text", "hint"),
     [
         ("text_encodr", "did you mean text_encoder"),
-        ("clip", "possible: transformer"),
+        ("qwerty", "possible: transformer"),
         ("vae, textencoder", "text_encoder"),
         ("text_encoder_0", "did you mean text_encoder"),
         ("dit_2", "did you mean dit"),
@@ -171,6 +171,8 @@ def test_any_text_is_a_selector_or_a_policy_error(text: str) -> None:
         ("0B", Budget(bytes=0)),
         ("50%", Budget(percent=50)),
         ("12.5 %", Budget(percent=12.5)),
+        ("007 GB", Budget(bytes=7 * GB)),
+        ("100.000%", Budget(percent=100)),
     ],
 )
 def test_budgets_are_read(text: str, budget: Budget) -> None:
@@ -178,7 +180,21 @@ def test_budgets_are_read(text: str, budget: Budget) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["6", "6G B", "-1GB", "GB", "1e3MB", "101%", "six GB", "1" * 400 + "GB", "٣GB", "", "6GB\n6GB"]
+    "text",
+    [
+        "6",
+        "6G B",
+        "-1GB",
+        "GB",
+        "1e3MB",
+        "101%",
+        "100.000000001%",
+        "six GB",
+        "1" * 400 + "GB",
+        "٣GB",
+        "",
+        "6GB\n6GB",
+    ],
 )
 def test_a_bad_budget_says_where_and_what_is_possible(text: str) -> None:
     with pytest.raises(PolicyError, match=r"^vram_budget: "):
@@ -277,7 +293,7 @@ def test_a_word_that_only_looks_right_is_refused(setting: Setting, text: str) ->
 
 
 @pytest.mark.parametrize(
-    "text", ["text_encoder_1٣", "text_encoder_²", "vae_2\n3", "vae_1000", "_2", "vae_02"]
+    "text", ["text_encoder_1٣", "text_encoder_²", "vae_2\n3", "vae_1000", "_2", "vae_02", "vae_1"]
 )
 def test_a_number_that_only_looks_right_is_refused(text: str) -> None:
     with pytest.raises(PolicyError, match="there is no component or group"):
@@ -348,6 +364,21 @@ def test_spelled_values_read_back_as_they_were(case: tuple[Setting, object]) -> 
     assert parse_value(setting, spell_value(setting, value), "here") == value  # type: ignore[arg-type]
 
 
+AMOUNTS = st.from_regex(r"[0-9]{1,15}(\.[0-9]{1,9})? ?([KMGTkmgt]?[iI]?[bB]|%)", fullmatch=True)
+
+
+@given(st.sampled_from(Setting), st.text(max_size=12) | AMOUNTS)
+@example(Setting.BUDGET, "1000.000000001TB")
+@example(Setting.BUDGET, "999999999999999.999999999TB")
+@example(Setting.BUDGET, "9999999999999999999999999999B")
+def test_what_is_read_can_be_spelled_and_read_again(setting: Setting, text: str) -> None:
+    try:
+        value = parse_value(setting, text, "here")
+    except PolicyError:
+        return
+    assert parse_value(setting, spell_value(setting, value), "here") == value
+
+
 @pytest.mark.parametrize(
     ("setting", "text", "value"),
     [
@@ -367,10 +398,11 @@ def test_values_are_read_as_people_write_them(setting: Setting, text: object, va
     ("setting", "text", "hint"),
     [
         (Setting.PLACEMENT, "layer", "here: “layer” is not a placement; did you mean layerwise"),
-        (Setting.MODE, "fast", "possible: auto, manual, speed, memory"),
+        (Setting.MODE, "hasty", "possible: auto, manual, speed, memory"),
         (Setting.HOST, "pined", "is not a host tier; did you mean pinned"),
         (Setting.STRICT, "maybe", "write auto, on or off"),
         (Setting.DEVICE, "second", "as in gpu:1"),
+        (Setting.DEVICE, "\u212a:1", "as in gpu:1"),
         (Setting.BUDGET, "lots", "an amount such as 6GB"),
     ],
 )
