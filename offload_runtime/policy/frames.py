@@ -74,7 +74,7 @@ def _number(value: Any) -> int | None:
 
 
 def _users(prompt: Mapping[str, Any], node_id: str, output: int) -> list[str]:
-    """Return the nodes that take a VAE, and not only hand it on, as another loader does, or a node with no other link."""
+    """Return the nodes that use a VAE: not loaders and nodes without another link, which hand it on."""
     kind, waiting = prompt.get(node_id, {}).get("class_type"), [(node_id, output)]
     users: dict[str, None] = {}
     seen = set(waiting)
