@@ -9,7 +9,7 @@ import comfy.utils
 from comfy_api.latest import io
 
 from ..offload_runtime.errors import AttachError
-from ..offload_runtime.policy import PlacementRow, Policy, is_link
+from ..offload_runtime.policy import PlacementRow, Policy, is_link, vae_use
 from ..offload_runtime.policy.files import DEFAULT_FILE
 from . import sockets
 from .compat import known_options
@@ -106,6 +106,7 @@ class LoaderNode(io.ComfyNode):
             files,
             earlier,
             on_step=lambda: bar.update(1),
+            vae_use=vae_use(graph, node_id, SLOTS.index("vae")),
         )
         rows = [PlacementRow.of(p.facts, p.decision) for p in all_placements.placed[len(earlier.placed) :]]
         decided = decisions(graph, policy_nodes(graph, node_id), [asked], rows)

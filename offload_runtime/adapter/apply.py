@@ -12,7 +12,7 @@ import comfy.model_management as mm
 from ..engine import Ledger, Stack, least_slot_bytes, parameter_bytes, slot_bytes_for
 from ..engine.stacks import stack_layers
 from ..log import debug
-from ..policy import ComponentFacts, Policy, resolve
+from ..policy import NOT_SAID, ComponentFacts, Policy, VaeUse, resolve
 from . import debug_lines, hardware
 from .attachment import strip
 from .backends import trace_of
@@ -31,6 +31,7 @@ def apply_policy(
     files: Mapping[str, list[Path]],
     earlier: Placements,
     on_step: Callable[[], None] = lambda: None,
+    vae_use: VaeUse = NOT_SAID,
 ) -> tuple[dict[str, Any], Placements]:
     """Place the components of a workflow.
 
@@ -40,6 +41,7 @@ def apply_policy(
         files: socket → safetensors files that its weights may have come from.
         earlier: what an earlier loader of the chain has placed.
         on_step: called after each component, for progress.
+        vae_use: what the prompt says about the use of the VAE.
 
     Returns:
         Socket → the object to hand on, and all placements with the new ones added.
@@ -51,7 +53,7 @@ def apply_policy(
     names = set(earlier.names)
     opened = []
     for slot, value in objects.items():
-        handle = open_handle(slot, value, names)
+        handle = open_handle(slot, value, names, vae_use, objects.get("model"))
         strip(handle.patcher)  # of an earlier loader in a row: the later one wins
         names.add(handle.component)
         opened.append((handle, find_stacks(handle.patcher.model, paged=is_dynamic(handle.patcher))))
@@ -90,5 +92,5 @@ def _component_facts(handle: Handle, stacks: tuple[Stack, ...]) -> ComponentFact
         on_cpu=mm.is_device_cpu(handle.patcher.load_device),
         passes=trace_of(model).passes,
         paged=is_dynamic(handle.patcher),
-        movable=handle.slot != "vae" or not handle.value.disable_offload,
+        movable=handle.slot != "vae" or not getattr(handle.value, "disable_offload", False),
     )

@@ -14,9 +14,11 @@ import comfy.model_management as mm
 import torch
 
 from ..errors import AttachError
+from ..policy import NOT_SAID, VaeUse
+from .vaes import vae_name, watch_frames
 
-_VAE_NAMES = {1: "audio_vae", 2: "vae", 3: "video_vae"}
-"""Number of latent dimensions → component name."""
+_NAMES = {"model": "transformer", "clip": "text_encoder", "clip_vision": "image_encoder"}
+"""Socket → component name; a VAE is named by what it is for."""
 
 
 @dataclass
@@ -73,13 +75,17 @@ def is_dynamic(patcher: Any) -> bool:
     return bool(getattr(patcher, "is_dynamic", bool)())
 
 
-def open_handle(slot: str, value: Any, taken: Collection[str]) -> Handle:
+def open_handle(
+    slot: str, value: Any, taken: Collection[str], use: VaeUse = NOT_SAID, diffusion_model: Any = None
+) -> Handle:
     """Clone a MODEL, CLIP, VAE or CLIP_VISION.
 
     Args:
         slot: the socket that the value came in by.
         value: the ComfyUI object.
         taken: component names that this workflow uses already; the next free one is chosen.
+        use: what the prompt says about the use of the VAE.
+        diffusion_model: the MODEL that came with it, if one did.
 
     Raises:
         AttachError: the object holds no model.
@@ -95,13 +101,10 @@ def open_handle(slot: str, value: Any, taken: Collection[str]) -> Handle:
         value = copy.copy(value)
         value.patcher = value.patcher.clone()
     patcher = value if slot == "model" else value.patcher
-    return Handle(slot, _free_name(_base_name(slot, value), taken), value, patcher)
-
-
-def _base_name(slot: str, value: Any) -> str:
     if slot == "vae":
-        return _VAE_NAMES.get(value.latent_dim, "vae")
-    return {"model": "transformer", "clip": "text_encoder", "clip_vision": "image_encoder"}[slot]
+        watch_frames(value)
+    name = vae_name(value, use, diffusion_model) if slot == "vae" else _NAMES[slot]
+    return Handle(slot, _free_name(name, taken), value, patcher)
 
 
 def _free_name(base: str, taken: Collection[str]) -> str:

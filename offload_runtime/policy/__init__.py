@@ -9,6 +9,7 @@ from .command_line import FLAGS
 from .components import COMPONENTS, SELECTORS, HostTier, Mode, Placement, base_name, group_of
 from .decision import Decision, Plan
 from .facts import ComponentFacts, MachineFacts
+from .frames import NOT_SAID, VaeUse, vae_use
 from .policy import Policy
 from .provenance import is_link, linked_from, upstream
 from .quantities import Budget, format_bytes, parse_budget, parse_size
@@ -21,6 +22,7 @@ from .words import is_set, parse_value, spell_value
 __all__ = [
     "COMPONENTS",
     "FLAGS",
+    "NOT_SAID",
     "SELECTORS",
     "Argument",
     "Budget",
@@ -39,6 +41,7 @@ __all__ = [
     "Setting",
     "Source",
     "SourceKind",
+    "VaeUse",
     "as_chain",
     "base_name",
     "could_stay_resident",
@@ -57,4 +60,5 @@ __all__ = [
     "spell_value",
     "unused_notes",
     "upstream",
+    "vae_use",
 ]
