@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import comfy.model_management as mm
 import torch
-from torch import nn
 
 from ..engine import parameter_bytes
 from ..log import debug
 from . import debug_lines
 from .loose import loose_bytes
-from .pinning import packed_weights
 from .pressure import Pressure
+from .record import record_of
 from .round_cost import RoundCost
 from .staying import Staying
 
@@ -37,9 +36,6 @@ OVERRIDES = (
     "_load_list",
 )
 """The methods of a patcher that are replaced on the instance."""
-
-_placed: weakref.WeakKeyDictionary[nn.Module, tuple[object, ...]] = weakref.WeakKeyDictionary()
-"""Model → what its weights were last placed for by one of us."""
 
 
 def account_for_slots(
@@ -160,7 +156,7 @@ class _Account:
         before, ranked = self._placement(), self._staying is not None
         self._limit, self._staying = self._choose_limit(room), None
         # What moves in adds to what is left of it, as core would, if that is among what core chooses.
-        adds = self._moves_in and _placed.get(patcher.model) == before
+        adds = self._moves_in and record_of(patcher.model).placed_for == before
         adds = adds and (self._limit > self._whole or not ranked)
         if self._limit <= self._whole and not self._moves_in:
             self._staying = Staying(self._listed(), self._streamer.layers, self._limit)
@@ -175,7 +171,7 @@ class _Account:
             target = self._wanted + 1  # core wants more room than it takes
         missing = max(0, target - patcher.model.model_loaded_weight_memory)
         change = self._true_sized(self._base.partially_load, device, missing, force_patch_weights)
-        _placed[patcher.model] = self._placement()
+        record_of(patcher.model).placed_for = self._placement()
         self._moved_in = patcher.model.model_loaded_weight_memory
         return change
 
@@ -188,7 +184,7 @@ class _Account:
             missing = memory_to_free - freed
             freed += self._true_sized(self._base.partially_unload, device, missing, *args, **kwargs)
             patcher: Any = self._patcher()
-            _placed[patcher.model] = self._placement()
+            record_of(patcher.model).placed_for = self._placement()
             self._pressure.evicted(patcher.model.model_loaded_weight_memory)
             self._streamer.adjust()
         debug(lambda: debug_lines.partial_unload(self._attachment.component, freed, int(memory_to_free)))
@@ -209,7 +205,7 @@ class _Account:
             for name in [name for name in patcher.pinned if not self._is_copied_by_comfyui(name)]:
                 patcher.unpin_weight(name)  # of a sibling
             self._streamer.pack()
-        packed_weights(patcher.model).forget(patcher.model.parameters())
+        record_of(patcher.model).masters.weights.forget(patcher.model.parameters())
         # Core pins what it streams once, and unpins it whenever a clone dies.
         for name, module in patcher.model.named_modules():
             if hasattr(module, "comfy_cast_weights"):
@@ -244,7 +240,7 @@ class _Account:
     def _is_placed(self) -> bool:
         """Tell whether the weights on the device are those that were last placed for this patcher."""
         patcher: Any = self._patcher()
-        return _placed.get(patcher.model) == self._placement()
+        return record_of(patcher.model).placed_for == self._placement()
 
     def _placement(self) -> tuple[object, ...]:
         """Return what decides which weights are on the device now.

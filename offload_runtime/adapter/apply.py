@@ -15,13 +15,11 @@ from ..log import debug
 from ..policy import NOT_SAID, ComponentFacts, Policy, VaeUse, resolve
 from . import debug_lines, hardware
 from .attachment import strip
-from .backends import trace_of
 from .choose import choose_backend
 from .handles import Handle, is_dynamic, open_handle
 from .loose import loose_bytes
-from .pinning import bytes_to_add, pinned_bytes
 from .placed import Placed, Placements
-from .rounds import placed_now
+from .record import record_of
 from .structure import find_stacks, why_left_alone
 
 
@@ -64,7 +62,7 @@ def apply_policy(
         ledger = Ledger()
         found = files.get(handle.slot, [])
         backend = choose_backend(decision, handle, stacks, found, ledger, component.loops)
-        placed_now(handle.patcher.model)
+        record_of(handle.patcher.model).rounds.placed_now()
         backend.attach(handle.patcher, stacks)
         done = Placed(component, decision, backend, ledger, handle.patcher.model)
         debug(partial(debug_lines.decision, done))
@@ -76,7 +74,7 @@ def apply_policy(
 
 
 def _component_facts(handle: Handle, stacks: tuple[Stack, ...]) -> ComponentFacts:
-    model = handle.patcher.model
+    model, record = handle.patcher.model, record_of(handle.patcher.model)
     loose = loose_bytes(model, list(stack_layers(stacks)))
     return ComponentFacts(
         name=handle.component,
@@ -87,10 +85,10 @@ def _component_facts(handle: Handle, stacks: tuple[Stack, ...]) -> ComponentFact
         slot_bytes=slot_bytes_for(stacks) + loose,
         least_bytes=least_slot_bytes(stacks) + loose,
         why_no_layers=(not stacks and why_left_alone(model)) or "",
-        pinned_bytes=pinned_bytes(handle.patcher, stacks),
-        bytes_to_add=bytes_to_add(model, stacks),
+        pinned_bytes=record.masters.pinned_bytes(handle.patcher, stacks),
+        bytes_to_add=record.masters.bytes_to_add(stacks, record.mapped),
         on_cpu=mm.is_device_cpu(handle.patcher.load_device),
-        passes=trace_of(model).passes,
+        passes=record.trace.passes,
         paged=is_dynamic(handle.patcher),
         movable=handle.slot != "vae" or not getattr(handle.value, "disable_offload", False),
     )

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import nn
 
-from ..engine import mapped_weights
+from ..engine import MappedWeights
 from ..errors import WeightFileError
 from ..policy.host import RAM_RESERVE
 from .host_memory import host_memory
@@ -23,34 +23,40 @@ from .host_memory import host_memory
 DELAY = 2.0
 """Seconds between the end of the last use and the return to memory."""
 
-_uses: weakref.WeakKeyDictionary[nn.Module, list[weakref.finalize[..., Any]]] = weakref.WeakKeyDictionary()
 
+class Rest:
+    """Lets the weights of one model rest in their file for as long as somebody uses them from there.
 
-def rest_while_used(model: nn.Module, user: object) -> None:
-    """Let a model's weights rest in their file for as long as `user` lives."""
-    use = weakref.finalize(user, _leave, weakref.ref(model))
-    use.atexit = False
-    _uses.setdefault(model, []).append(use)
+    Args:
+        model: the model.
+        weights: its weights that rest.
+    """
 
+    def __init__(self, model: weakref.ref[nn.Module], weights: MappedWeights) -> None:
+        self._model = model
+        self._weights = weights
+        self._uses: list[weakref.finalize[..., Any]] = []
 
-def _leave(reference: weakref.ref[nn.Module]) -> None:
-    model = reference()
-    if model is not None and not _is_used(model):
-        # Not a `Thread`: a finalizer may run inside of its locks.
-        _thread.start_new_thread(_bring_back, (reference,))
+    def while_used_by(self, user: object) -> None:
+        """Let them rest for as long as `user` lives."""
+        use = weakref.finalize(user, self._leave)
+        use.atexit = False
+        self._uses.append(use)
 
+    def _leave(self) -> None:
+        if not self._is_used():
+            # Not a `Thread`: a finalizer may run inside of its locks.
+            _thread.start_new_thread(self._bring_back, ())
 
-def _bring_back(reference: weakref.ref[nn.Module]) -> None:
-    time.sleep(DELAY)
-    model = reference()
-    if model is None or _is_used(model):
-        return
-    weights = mapped_weights(model)
-    if weights.resting_bytes <= host_memory().available - RAM_RESERVE:
-        with contextlib.suppress(WeightFileError):  # whoever uses the weight hears of it
-            weights.release_all()
+    def _bring_back(self) -> None:
+        time.sleep(DELAY)
+        model = self._model()  # which shall not go in the middle
+        if model is None or self._is_used():
+            return
+        if self._weights.resting_bytes <= host_memory().available - RAM_RESERVE:
+            with contextlib.suppress(WeightFileError):  # whoever uses the weight hears of it
+                self._weights.release_all()
 
-
-def _is_used(model: nn.Module) -> bool:
-    uses = _uses[model] = [use for use in _uses[model] if use.alive]
-    return bool(uses)
+    def _is_used(self) -> bool:
+        self._uses = [use for use in self._uses if use.alive]
+        return bool(self._uses)

@@ -23,7 +23,7 @@ from .account import OVERRIDES
 from .embedding import HostEmbeddings, input_tables
 from .guard import Guard
 from .loose import loose_tensors
-from .pinning import rests
+from .record import record_of
 
 KEY = "layerwise_offload"
 
@@ -80,7 +80,7 @@ class Attachment:
         if unpatch_all:  # else its weights stay: ComfyUI also lets go of a model to load it again
             debug(lambda: debug_lines.unload(self.component, patcher, self.streamer))
         self.streamer.free()
-        rests(patcher.model, self.streamer.layers)
+        record_of(patcher.model).masters.rest(self.streamer.layers)
 
     def tell_of_loads(self, patcher: Any) -> None:
         """Let the debug log hear of each load of a patcher: ComfyUI also injects without one."""

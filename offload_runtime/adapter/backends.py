@@ -25,20 +25,17 @@ from ..engine import (
     MemoryTier,
     Stack,
     Streamer,
-    Trace,
-    mapped_weights,
 )
 from ..engine.stacks import stack_layers
 from ..policy import HostTier as Host
 from ..policy import Placement, format_bytes
 from .account import account_for_slots
-from .at_rest import rest_while_used
 from .attachment import KEY, Attachment, NamedDevice, attach, name_device, strip
 from .embedding import HostEmbeddings
-from .guard import Guard, why_it_failed
+from .guard import Guard
 from .handles import Handle, is_dynamic
 from .loose import loose_bytes
-from .pinning import packed_weights, streams_from, why_not_pinned
+from .record import record_of
 from .round_cost import RoundCost
 from .structure import layers_left
 
@@ -57,14 +54,6 @@ _lanes: weakref.WeakValueDictionary[torch.device, Lane] = weakref.WeakValueDicti
 def lane_to(device: torch.device) -> Lane:
     """Return the one lane to a device, shared by everything that streams there."""
     return _lanes.setdefault(device, Lane(device))
-
-
-_traces: weakref.WeakKeyDictionary[nn.Module, Trace] = weakref.WeakKeyDictionary()
-
-
-def trace_of(model: nn.Module) -> Trace:
-    """Return the trace of a model's last use, shared by all its clones: they run the same layers."""
-    return _traces.setdefault(model, Trace())
 
 
 class Applied(NamedTuple):
@@ -160,16 +149,17 @@ class Layerwise(ABC):
         if model is None or patcher.model is not model:
             strip(patcher)  # a copy of the model for another device: ComfyUI's
             return
-        if why_it_failed(model):
+        record = record_of(model)
+        if record.failure:
             name_device(patcher)
             return
         self._layers = sum(len(stack.layers) for stack in stacks)
-        lane, tier, trace = lane_to(self._device), self._tier(model), trace_of(model)
+        lane, tier, trace = lane_to(self._device), self._tier(model), record.trace
         streamer = Streamer(stacks, lane, tier, self._ledger, self._slot_budget(model, stacks), trace)
         self._compiled = self._layers - len(streamer.layers)
         attachment = self._attachment(patcher, streamer)
         if isinstance(tier, MemoryTier):
-            streams_from(model, attachment)
+            record.masters.streamed_by(attachment)
         attach(patcher, attachment, lambda old, new: self.attach(new, stacks))
         self._attachments.add(attachment)
         self._account(patcher, attachment)
@@ -177,7 +167,7 @@ class Layerwise(ABC):
     def applied(self) -> Applied:
         """Say how many layers run through the engine now, and what has been done so far."""
         model = self._model()
-        failed = why_it_failed(model) if model is not None else None
+        failed = record_of(model).failure if model is not None else ""
         if failed:
             return Applied(COMFYUI, f"left to ComfyUI, because {failed}")
         streamers = [a.streamer for a in self._attachments]
@@ -249,10 +239,10 @@ class StreamedToDevice(Layerwise):
 
     def _tier(self, model: nn.Module) -> HostTier:
         if self._host is Host.MAPPED:
-            tier = FileTier(self._device, mapped_weights(model))
-            rest_while_used(model, tier)
+            tier = FileTier(self._device, record_of(model).mapped)
+            record_of(model).rest.while_used_by(tier)
             return tier
-        return MemoryTier(self._device, packed_weights(model), pinned=self._host is Host.PINNED)
+        return MemoryTier(self._device, record_of(model).masters.weights, pinned=self._host is Host.PINNED)
 
     def _attachment(self, patcher: Any, streamer: Streamer) -> Attachment:
         model, reference = patcher.model, weakref.ref(patcher)
@@ -269,7 +259,7 @@ class StreamedToDevice(Layerwise):
         name_device(patcher)
         lane = lane_to(self._device)
         lane.finish(lane.mark())  # what has failed may still be copying
-        packed_weights(patcher.model).forget(())
+        record_of(patcher.model).masters.weights.forget(())
         room = mm.get_free_memory(self._device) - mm.minimum_inference_memory()
         if not self._runs_alone and room < 1.1 * patcher.model_size():
             return False  # that would evict what is used beside it now
@@ -297,14 +287,14 @@ class StreamedToDevice(Layerwise):
         if model is None or pinned == packed or self._host is not Host.PINNED:
             return self._host.value, self._why_staged
         short = f"{format_bytes(packed - pinned)} of {format_bytes(packed)} could not be pinned"
-        return Host.STAGED.value, f"{short}: {why_not_pinned(model)}"
+        return Host.STAGED.value, f"{short}: {record_of(model).masters.why_not_pinned}"
 
     def _packed(self) -> tuple[int, int]:
         """Return the bytes of the model's blocks, those of pinned ones first."""
         model = self._model()
         if model is None:
             return 0, 0
-        weights = packed_weights(model)
+        weights = record_of(model).masters.weights
         return weights.pinned_bytes, weights.packed_bytes
 
 
@@ -315,8 +305,8 @@ class StreamedFromFile(Layerwise):
         super().__init__(handle, torch.device("cpu"), ledger)
 
     def _tier(self, model: nn.Module) -> HostTier:
-        tier = MappedTier(mapped_weights(model))
-        rest_while_used(model, tier)
+        tier = MappedTier(record_of(model).mapped)
+        record_of(model).rest.while_used_by(tier)
         return tier
 
     def _account(self, patcher: Any, attachment: Attachment) -> None:

@@ -9,12 +9,13 @@ from pathlib import Path
 import comfy.model_management as mm
 from torch import nn
 
-from ..engine import Ledger, Stack, is_compiled, mapped_weights, parameter_bytes
+from ..engine import Ledger, Stack, is_compiled, parameter_bytes
 from ..policy import Decision, Placement
 from ..policy import HostTier as Host
 from .backends import COMFYUI, Backend, MovedToCpu, StreamedFromFile, StreamedToDevice, Untouched
 from .dynamic import choose_dynamic
 from .handles import Handle, is_dynamic
+from .record import record_of
 from .structure import why_left_alone
 
 
@@ -94,7 +95,7 @@ def _named(files: Sequence[Path]) -> str:
 def _adopt(model: nn.Module, stacks: Sequence[Stack], files: Sequence[Path]) -> int:
     """Let the weights rest in a file that has the same bytes, and return how many bytes do."""
     everything = itertools.chain(model.parameters(), model.buffers())
-    return mapped_weights(model).adopt(_movable(model, stacks), files, everything)
+    return record_of(model).mapped.adopt(_movable(model, stacks), files, everything)
 
 
 def _movable(model: nn.Module, stacks: Sequence[Stack]) -> dict[str, nn.Parameter]:
@@ -128,7 +129,7 @@ def _to_cpu(handle: Handle) -> Backend:
 
 def _whole_in_memory(decision: Decision, handle: Handle) -> Backend:
     model = handle.patcher.model
-    mapped_weights(model).release(model.parameters())
+    record_of(model).mapped.release(model.parameters())
     how = "in memory, where the CPU computes with it"
     if decision.placement is Placement.OFFLOAD:
         how += "; there is no other device to offload it from"

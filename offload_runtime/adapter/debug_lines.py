@@ -11,7 +11,7 @@ import torch
 
 from ..engine import Streamer, parameter_bytes
 from ..policy import format_bytes
-from .pinning import packed_weights
+from .record import record_of
 from .where import bytes_by_place
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def load(component: str, patcher: Any, streamer: Streamer) -> str:
         f"{component} loaded to {patcher.load_device}: {len(stay)} of {len(streamer.layers)} layers stay"
         f"{_named(layer.name for layer in stay)}; weights: {where}; slots of "
         f"{format_bytes(streamer.slot_bytes or streamer.footprint)}; "
-        f"{format_bytes(packed_weights(patcher.model).pinned_bytes)} pinned"
+        f"{format_bytes(record_of(patcher.model).masters.weights.pinned_bytes)} pinned"
     )
 
 

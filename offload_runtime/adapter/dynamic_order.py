@@ -24,9 +24,8 @@ from ..engine.lane import where_else
 from ..engine.stacks import stack_layers
 from ..policy import Placement
 from ..policy.rounds import PAGED
-from .backends import trace_of
 from .dynamic_pages import range_of, set_bar, watermark_for
-from .rounds import rounds_of
+from .record import all_records, record_of
 
 
 @dataclass(frozen=True)
@@ -52,8 +51,6 @@ _BEHIND = (Placement.RESIDENT, Placement.LAYERWISE, Placement.OFFLOAD)
 """Placements whose pages go before those of everybody else, the last one first; unless a person said resident."""
 
 _turns = itertools.count()
-_in_force: weakref.WeakKeyDictionary[nn.Module, weakref.ref[Place]] = weakref.WeakKeyDictionary()
-"""Model → the place in line of the patcher that was loaded last."""
 
 
 class Place:
@@ -66,11 +63,11 @@ class Place:
         self.turn = -1
         self.elsewhere: torch.device | None = None  # where its layers last ran, if it was not this device
         self._model = weakref.ref(model)
-        self._trace = trace_of(model)
+        self._trace = record_of(model).trace
         self._layers = {id(layer.module): i for i, layer in enumerate(stack_layers(stacks))}
         self._firsts = [stack.layers[0].module for stack in stacks]
         self._hooks: list[Any] = []
-        self._rounds = rounds_of(model)
+        self._rounds = record_of(model).rounds
         self._takes_room = False  # for several uses in a row
         self.is_last = False
         self.bar_failed = False
@@ -85,8 +82,7 @@ class Place:
     def in_force(self) -> bool:
         """Whether this patcher is the one of its model that is loaded."""
         model = self._model()
-        holder = _in_force.get(model) if model is not None else None
-        return holder is not None and holder() is self
+        return model is not None and record_of(model).place is self
 
     @property
     def loops(self) -> bool:
@@ -135,7 +131,7 @@ class Place:
         """Take part from now on: ComfyUI has put the model at the front of the line."""
         model = self._model()
         if model is not None and self.pages is not None:
-            _in_force[model] = weakref.ref(self)
+            record_of(model).place = self
             self.turn = next(_turns)
             self.is_last = False
             self._takes_room = self.wish.flexible and self._rounds.begin(PAGED)
@@ -144,7 +140,7 @@ class Place:
     def left(self) -> None:
         """Take no part any more, unless another patcher of the model has the place already."""
         if self.in_force:
-            del _in_force[self._model()]  # type: ignore[arg-type]
+            record_of(self._model()).place = None  # type: ignore[arg-type]
 
     def round_ends(self) -> None:
         """Give the room back that was taken for several uses in a row, whether or not all of them came."""
@@ -220,5 +216,5 @@ def _line_up(current: Place) -> None:
 
 
 def _taking_part(device: torch.device) -> list[Place]:
-    places = [place for reference in list(_in_force.values()) if (place := reference()) is not None]
+    places = [place for record in all_records() if (place := record.place) is not None]
     return [place for place in places if place.device == device and place.pages is not None]

@@ -18,6 +18,7 @@ from torch import nn
 from ..engine import Layer
 from ..engine.wrapper import unwrap, wrap, wrapped_by, wrapper_of
 from ..log import warning
+from .record import record_of
 
 _MISPLACED = (
     "on the same device",
@@ -28,14 +29,6 @@ _MISPLACED = (
     "but got device",
     "cannot be accessed from Triton",
 )
-
-_failed: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
-"""Model → how a use of it has failed while its layers were streamed."""
-
-
-def why_it_failed(model: nn.Module) -> str | None:
-    """Return why a model is not streamed any more, as the end of a sentence, or None while it may be."""
-    return _failed.get(model)
 
 
 def is_misplaced(error: Exception) -> bool:
@@ -100,9 +93,9 @@ class Guard:
         if model is None:
             return False
         reason = " ".join(str(error).split())
-        _failed[model] = f"a use with its layers streamed failed: {reason[:200]}"
+        failure = record_of(model).failure = f"a use with its layers streamed failed: {reason[:200]}"
         name = type(model).__name__
-        warning("%s is left to ComfyUI's own memory manager, because %s", name, _failed[model])
+        warning("%s is left to ComfyUI's own memory manager, because %s", name, failure)
         return self._load()
 
 

@@ -16,7 +16,7 @@ import comfy.model_management as mm
 import torch
 from torch import nn
 
-from ..engine import Layer, PackedWeights, Stack, mapped_weights
+from ..engine import Layer, MappedWeights, PackedWeights, Stack
 from ..engine.slots import why_unmovable
 from ..policy import format_bytes
 
@@ -43,95 +43,118 @@ class _Pins:
         return block if pinned else None
 
 
-class _Record:
-    """The packed weights of one model, and who streams from them."""
+class Masters:
+    """The masters of one model that are packed into blocks, and who streams from them.
 
-    def __init__(self) -> None:
-        self.pins = _Pins()
-        self.weights = PackedWeights(self.pins.take, mm.unpin_memory)
-        self.users: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.hooks: list[Any] = []
+    Args:
+        model: the model.
 
-    def stop_watching(self) -> None:
-        """Take the hooks off."""
-        while self.hooks:
-            self.hooks.pop().remove()
-
-
-_of_model: weakref.WeakKeyDictionary[nn.Module, _Record] = weakref.WeakKeyDictionary()
-
-
-def packed_weights(model: nn.Module) -> PackedWeights:
-    """Return the one record of a model's packed weights, shared by everybody who uses that model."""
-    return _record(model).weights
-
-
-def why_not_pinned(model: nn.Module) -> str:
-    """Return why the last block of a model could not be pinned, or ""."""
-    return _record(model).pins.refusal
-
-
-def streams_from(model: nn.Module, user: object) -> None:
-    """Hear that somebody streams a model's packed weights for as long as it lives."""
-    _record(model).users.add(user)
-    weakref.finalize(user, _died, weakref.ref(model)).atexit = False
-
-
-def rests(model: nn.Module, layers: Iterable[Layer]) -> None:
-    """Hear that a model is not streamed from here on: whoever runs its layers next may be ComfyUI without us."""
-    record, reference = _of_model.get(model), weakref.ref(model)
-    if record is None or not record.weights.packed_bytes:
-        return
-    record.stop_watching()
-    record.hooks = [layer.module.register_forward_pre_hook(lambda *_: _runs(reference())) for layer in layers]
-
-
-def _runs(model: nn.Module | None) -> None:
-    """Hear that a layer of a model runs, the first one since it was not streamed."""
-    record = _of_model.get(model) if model is not None else None
-    if record is None:
-        return
-    record.stop_watching()
-    users = list(record.users)
-    for loaded in mm.current_loaded_models:
-        patcher: Any = loaded.model
-        if patcher is not None and patcher.model is model:
-            if not any(carried is user for carried in patcher.attachments.values() for user in users):
-                _hand_over(record, patcher)
-            return
-
-
-def _hand_over(record: _Record, patcher: Any) -> None:
-    """Leave the weights of a model to ComfyUI, in memory of their own.
-
-    ComfyUI pins what it streams when it loads it, and not again.
+    Attributes:
+        weights: the blocks.
     """
-    _settle(record)
-    packed = record.weights.addresses
-    parameters = dict(patcher.model.named_parameters(remove_duplicate=False))
-    for name in [name for name in patcher.pinned if parameters[name].data_ptr() in packed]:
-        patcher.unpin_weight(name)
-    record.weights.release(parameters.values())
-    for name, module in patcher.model.named_modules():
-        if hasattr(module, "prev_comfy_cast_weights"):
-            for key, parameter in module.named_parameters(prefix=name, recurse=False):
-                if parameter.device.type == "cpu" and key not in patcher.pinned:
-                    patcher.pin_weight_to_device(key)
 
+    def __init__(self, model: weakref.ref[nn.Module]) -> None:
+        self._model = model
+        self._pins = _Pins()
+        self._users: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._hooks: list[Any] = []
+        self.weights = PackedWeights(self._pins.take, mm.unpin_memory)
 
-def _died(model: weakref.ref[nn.Module]) -> None:
-    """Give the pins back when the last one who streams a model has died."""
-    alive = model()
-    record = _of_model.get(alive) if alive is not None else None
-    if record is not None and not list(record.users):
-        _settle(record)
-        record.weights.unpin()
+    @property
+    def why_not_pinned(self) -> str:
+        """Why the last block could not be pinned, or ""."""
+        return self._pins.refusal
 
+    def streamed_by(self, user: object) -> None:
+        """Hear that somebody streams them for as long as it lives."""
+        self._users.add(user)
+        weakref.finalize(user, self._died).atexit = False
 
-def _settle(record: _Record) -> None:
-    """Wait for all copies: memory that one reads must not be unpinned."""
-    if record.weights.pinned_bytes and torch.cuda.is_available():
-        torch.cuda.synchronize()
+    def rest(self, layers: Iterable[Layer]) -> None:
+        """Hear that they are not streamed from here on: whoever runs the layers next may be ComfyUI without us."""
+        if not self.weights.packed_bytes:
+            return
+        self._stop_watching()
+        reference = weakref.ref(self)  # the hooks live on the model, which we go with
+
+        def hook(*_: object) -> None:
+            masters = reference()
+            if masters is not None:
+                masters._runs()
+
+        self._hooks = [layer.module.register_forward_pre_hook(hook) for layer in layers]
+
+    def _stop_watching(self) -> None:
+        while self._hooks:
+            self._hooks.pop().remove()
+
+    def _runs(self) -> None:
+        """Hear that a layer runs, the first one since they were not streamed."""
+        self._stop_watching()
+        model, users = self._model(), list(self._users)
+        for loaded in mm.current_loaded_models:
+            patcher: Any = loaded.model
+            if patcher is not None and patcher.model is model:
+                if not any(carried is user for carried in patcher.attachments.values() for user in users):
+                    self._hand_over(patcher)
+                return
+
+    def _hand_over(self, patcher: Any) -> None:
+        """Leave the weights to ComfyUI, in memory of their own.
+
+        ComfyUI pins what it streams when it loads it, and not again.
+        """
+        self._settle()
+        packed = self.weights.addresses
+        parameters = dict(patcher.model.named_parameters(remove_duplicate=False))
+        for name in [name for name in patcher.pinned if parameters[name].data_ptr() in packed]:
+            patcher.unpin_weight(name)
+        self.weights.release(parameters.values())
+        for name, module in patcher.model.named_modules():
+            if hasattr(module, "prev_comfy_cast_weights"):
+                for key, parameter in module.named_parameters(prefix=name, recurse=False):
+                    if parameter.device.type == "cpu" and key not in patcher.pinned:
+                        patcher.pin_weight_to_device(key)
+
+    def _died(self) -> None:
+        """Give the pins back when the last one who streams the model has died."""
+        if self._model() is not None and not list(self._users):
+            self._settle()
+            self.weights.unpin()
+
+    def _settle(self) -> None:
+        """Wait for all copies: memory that one reads must not be unpinned."""
+        if self.weights.pinned_bytes and torch.cuda.is_available():
+            torch.cuda.synchronize()
+
+    def pinned_bytes(self, patcher: Any, stacks: Iterable[Stack]) -> int:
+        """Return how many bytes of the layers are pinned now, by ComfyUI in place or by us in blocks.
+
+        Args:
+            patcher: a patcher of the model.
+            stacks: the layers.
+        """
+        in_place = {name for name in getattr(patcher, "pinned", ()) if isinstance(name, str)}
+        placed = sum(p.nbytes for name, p in _movable(stacks) if name in in_place)
+        return placed + self.weights.pinned_bytes
+
+    def bytes_to_add(self, stacks: Iterable[Stack], mapped: MappedWeights) -> int:
+        """Return how much more host memory the layers take once they are packed.
+
+        A weight's own memory goes when it is packed. That of a file, or one that other weights view, too, stays.
+        """
+        ours = self.weights.addresses
+        shared: defaultdict[int, int] = defaultdict(int)
+        room: dict[int, int] = {}
+        resting = 0
+        for _, master in _movable(stacks):
+            if mapped.holds(master):
+                resting += master.nbytes
+            elif master.data_ptr() not in ours:
+                storage = master.untyped_storage()
+                shared[storage.data_ptr()] += master.nbytes
+                room[storage.data_ptr()] = storage.nbytes()
+        return resting + sum(count for address, count in shared.items() if count < room[address])
 
 
 def _why_refused(size: int) -> str:
@@ -143,45 +166,9 @@ def _why_refused(size: int) -> str:
     return "the system refused to pin more"
 
 
-def pinned_bytes(patcher: Any, stacks: Iterable[Stack]) -> int:
-    """Return how many bytes of a model's layers are pinned now, by ComfyUI in place or by us in blocks."""
-    record = _of_model.get(patcher.model)
-    in_place = {name for name in getattr(patcher, "pinned", ()) if isinstance(name, str)}
-    placed = sum(p.nbytes for name, p in _masters(stacks) if name in in_place)
-    return placed + (record.weights.pinned_bytes if record is not None else 0)
-
-
-def bytes_to_add(model: nn.Module, stacks: Iterable[Stack]) -> int:
-    """Return how much more host memory a model's layers take once they are packed.
-
-    A weight's own memory goes when it is packed. That of a file, or one that other weights view, too, stays.
-    """
-    record = _of_model.get(model)
-    ours = record.weights.addresses if record is not None else frozenset()
-    mapped = mapped_weights(model)
-    shared: defaultdict[int, int] = defaultdict(int)
-    room: dict[int, int] = {}
-    resting = 0
-    for _, master in _masters(stacks):
-        if mapped.holds(master):
-            resting += master.nbytes
-        elif master.data_ptr() not in ours:
-            storage = master.untyped_storage()
-            shared[storage.data_ptr()] += master.nbytes
-            room[storage.data_ptr()] = storage.nbytes()
-    return resting + sum(count for address, count in shared.items() if count < room[address])
-
-
-def _masters(stacks: Iterable[Stack]) -> Iterator[tuple[str, nn.Parameter]]:
+def _movable(stacks: Iterable[Stack]) -> Iterator[tuple[str, nn.Parameter]]:
     for stack in stacks:
         for layer in stack.layers:
             for name, parameter in layer.module.named_parameters(prefix=layer.name):
                 if parameter.device.type == "cpu" and why_unmovable(parameter) is None:
                     yield name, parameter
-
-
-def _record(model: nn.Module) -> _Record:
-    found = _of_model.get(model)
-    if found is None:
-        found = _of_model[model] = _Record()
-    return found

@@ -9,8 +9,7 @@ import comfy.model_management as mm
 
 from ..engine import parameter_bytes
 from ..policy.rounds import Cost, legacy_cost
-from .pinning import packed_weights
-from .rounds import rounds_of
+from .record import record_of
 
 
 class RoundCost:
@@ -24,7 +23,7 @@ class RoundCost:
     def __init__(self, patcher: Any, pinned: bool) -> None:
         self._patcher = weakref.ref(patcher)
         self._pinned = pinned
-        self._rounds = rounds_of(patcher.model)
+        self._rounds = record_of(patcher.model).rounds
         self._whole = parameter_bytes(patcher.model)
         self._planned = Cost(0, 0, 1, 1)
 
@@ -44,7 +43,7 @@ class RoundCost:
 
     def _now(self, streamed: int, slots: int) -> Cost:
         patcher: Any = self._patcher()
-        packed = packed_weights(patcher.model).packed_bytes
+        packed = record_of(patcher.model).masters.weights.packed_bytes
         loaded, beside = int(patcher.model.model_loaded_weight_memory), self._beside()
         free = int(mm.get_free_memory(patcher.load_device) - mm.minimum_inference_memory())
         room = loaded + free + beside

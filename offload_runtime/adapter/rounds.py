@@ -11,34 +11,24 @@ from torch import nn
 from ..policy.rounds import Cost, History, Use
 from ..policy.users import PromptNodes
 
-_loaders: weakref.WeakKeyDictionary[nn.Module, set[str]] = weakref.WeakKeyDictionary()
-"""Model → the nodes that placed it."""
-
-_rounds: weakref.WeakKeyDictionary[nn.Module, Rounds] = weakref.WeakKeyDictionary()
-
 _graphs: weakref.WeakKeyDictionary[Any, tuple[int, PromptNodes]] = weakref.WeakKeyDictionary()
 """Prompt → how many nodes it had, and those; it grows while it runs."""
-
-
-def rounds_of(model: nn.Module) -> Rounds:
-    """Return the one record of a model's uses, shared by all its clones."""
-    return _rounds.setdefault(model, Rounds(model))
-
-
-def placed_now(model: nn.Module) -> None:
-    """Note which node places a model: the one that runs now."""
-    _, node = _running()
-    if node:
-        _loaders.setdefault(model, set()).add(node)
 
 
 class Rounds:
     """Tells whether a use of one model shall take the room of others, because several come in a row."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model = weakref.ref(model)
+    def __init__(self, model: weakref.ref[nn.Module]) -> None:
+        self._model = model
+        self._loaders: set[str] = set()  # the nodes that placed it
         self._history = History()
         self._loads: dict[int, Any] = {}
+
+    def placed_now(self) -> None:
+        """Note which node places the model: the one that runs now."""
+        _, node = _running()
+        if node:
+            self._loaders.add(node)
 
     @property
     def goes_on(self) -> bool:
@@ -66,9 +56,7 @@ class Rounds:
         graph = _graph(prompt) if prompt is not None else None
         if graph is None:
             return Use(came)
-        model = self._model()
-        sources = _loaders.get(model, set()) if model is not None else set()
-        return Use(came, prompt, node, graph, frozenset(sources))
+        return Use(came, prompt, node, graph, frozenset(self._loaders))
 
     def _loads_beside(self) -> dict[int, Any]:
         """Return what changes whenever another model is loaded; other text encoders are in the same round."""

@@ -14,8 +14,8 @@ from torch.nn.modules.conv import _ConvNd
 
 from ..engine import Layer, Stack
 from ..engine.stacks import stack_layers, why_left
-from .guard import why_it_failed
 from .loose import why_only_whole
+from .record import record_of
 
 _WALKED_BY_A_FUNCTION = frozenset({"TimestepEmbedSequential"})
 """Containers that have a `forward` nobody calls: their children are called one by one instead."""
@@ -64,7 +64,7 @@ def _repeated(model: nn.Module) -> tuple[Stack, ...]:
 
 
 def _why_only_whole(model: nn.Module, stacks: Sequence[Stack]) -> str | None:
-    return why_it_failed(model) or why_only_whole(model, list(stack_layers(stacks)))
+    return record_of(model).failure or why_only_whole(model, list(stack_layers(stacks)))
 
 
 def _takeable(stacks: Sequence[Stack]) -> tuple[Stack, ...]:

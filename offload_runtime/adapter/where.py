@@ -6,12 +6,13 @@ from collections import Counter
 
 from torch import nn
 
-from ..engine import mapped_weights, tensor_bytes
+from ..engine import tensor_bytes
+from .record import record_of
 
 
 def bytes_by_place(model: nn.Module) -> Counter[str]:
     """Return place → bytes of weights there: `memory`, `file`, or a device as torch spells it."""
-    mapped = mapped_weights(model)
+    mapped = record_of(model).mapped
     places: Counter[str] = Counter()
     for parameter in model.parameters():
         if parameter.device.type != "cpu":

@@ -3,7 +3,7 @@
 from .lane import Lane
 from .ledger import Ledger
 from .loose import LooseTensors
-from .mapped import MappedWeights, mapped_weights
+from .mapped import MappedWeights
 from .packed import PackedWeights
 from .stacks import Layer, Stack, is_compiled, parameter_bytes, tensor_bytes
 from .streamer import Streamer
@@ -27,7 +27,6 @@ __all__ = [
     "Trace",
     "is_compiled",
     "least_slot_bytes",
-    "mapped_weights",
     "parameter_bytes",
     "slot_bytes_for",
     "tensor_bytes",

@@ -132,14 +132,6 @@ class MappedWeights:
             raise failure
 
 
-_of_model: weakref.WeakKeyDictionary[nn.Module, MappedWeights] = weakref.WeakKeyDictionary()
-
-
-def mapped_weights(model: nn.Module) -> MappedWeights:
-    """Return the one record of a model's mapped weights, shared by everybody who uses that model."""
-    return _of_model.setdefault(model, MappedWeights())
-
-
 def _weights(parameters: Mapping[str, nn.Parameter], others: Iterable[torch.Tensor] = ()) -> list[_Weight]:
     """Return the weights that may rest: they share memory with nothing but what is the same weight."""
     named = {id(p): (name, p) for name, p in parameters.items()}

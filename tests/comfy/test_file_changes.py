@@ -20,7 +20,7 @@ from placing import place, policy
 
 from offload_runtime.adapter import at_rest
 from offload_runtime.adapter.host_memory import HostMemory
-from offload_runtime.engine import mapped_weights
+from offload_runtime.adapter.record import record_of
 from offload_runtime.errors import WeightFileError
 
 
@@ -160,7 +160,7 @@ def test_when_the_last_placed_clone_is_gone_the_file_is_not_needed_any_more(
     del placed
     gc.collect()
     delay.pass_by()
-    assert not any(map(mapped_weights(model).holds, model.parameters()))
+    assert not any(map(record_of(model).mapped.holds, model.parameters()))
     if sys.platform == "linux":
         assert str(file) not in Path("/proc/self/maps").read_text()
         assert str(file) not in [os.path.realpath(fd) for fd in Path("/proc/self/fd").iterdir()]
@@ -207,7 +207,7 @@ def test_without_memory_for_them_they_rest_on_and_are_there_for_whoever_asks(
     del placed
     gc.collect()
     delay.pass_by()
-    assert any(map(mapped_weights(model).holds, model.parameters()))
+    assert any(map(record_of(model).mapped.holds, model.parameters()))
     assert torch.equal(family.run(value), expected)
 
 

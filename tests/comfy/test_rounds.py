@@ -38,9 +38,9 @@ class UseClip:
         return {"required": {"clip": ("CLIP",), "text": ("STRING", {"forceInput": True})}}
 
     def run(self, clip: Any, text: str) -> tuple[str]:
-        adapter = sys.modules[f"{register().__name__}.offload_runtime.adapter.rounds"]
+        adapter = sys.modules[f"{register().__name__}.offload_runtime.adapter.record"]
         policy = sys.modules[f"{register().__name__}.offload_runtime.policy.rounds"]
-        rounds = adapter.rounds_of(clip.patcher.model)
+        rounds = adapter.record_of(clip.patcher.model).rounds
         rounds.begin(policy.PAGED)
         self.expected.append(rounds.left)
         return (text,)

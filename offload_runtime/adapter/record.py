@@ -1,0 +1,72 @@
+"""One record per model: everything that we know of a model, whoever of its patchers it was learned from.
+
+ComfyUI clones a patcher for every LoRA and every branch, and all the clones run one model: the same modules, the same
+weights in the same memory. What belongs to that model is kept here, once. What belongs to a patcher (its streamer,
+its placement) is on the patcher, as its attachment.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from ..engine import MappedWeights, Trace
+from .at_rest import Rest
+from .pinning import Masters
+from .rounds import Rounds
+
+if TYPE_CHECKING:
+    from .dynamic_order import Place
+
+
+class Record:
+    """What is known of one model.
+
+    Attributes:
+        trace: the order in which its layers ran in the last use.
+        mapped: its weights that rest in a file.
+        rest: who lets them rest there.
+        masters: its weights that are packed into blocks, and who streams them.
+        rounds: its uses in a row.
+        placed_for: what its weights on the device were last placed for by one of us, or None.
+        failure: how a use of it has failed while its layers were streamed, as the end of a sentence; "" if none has.
+        place: under dynamic VRAM, the place in line of the patcher that was loaded last.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        reference = weakref.ref(model)
+        self.trace = Trace()
+        self.mapped = MappedWeights()
+        self.rest = Rest(reference, self.mapped)
+        self.masters = Masters(reference)
+        self.rounds = Rounds(reference)
+        self.placed_for: tuple[object, ...] | None = None
+        self.failure = ""
+        self._place: weakref.ref[Place] | None = None
+
+    @property
+    def place(self) -> Place | None:
+        return self._place() if self._place is not None else None
+
+    @place.setter
+    def place(self, place: Place | None) -> None:
+        self._place = weakref.ref(place) if place is not None else None
+
+
+_records: weakref.WeakKeyDictionary[nn.Module, Record] = weakref.WeakKeyDictionary()
+
+
+def record_of(model: nn.Module) -> Record:
+    """Return the record of a model."""
+    found = _records.get(model)
+    if found is None:
+        found = _records[model] = Record(model)
+    return found
+
+
+def all_records() -> Iterator[Record]:
+    """Return the records of all models that are alive."""
+    yield from list(_records.values())
