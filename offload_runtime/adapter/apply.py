@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import comfy.model_management as mm
 
 from ..engine import Ledger, Stack, least_slot_bytes, parameter_bytes, slot_bytes_for
 from ..engine.stacks import stack_layers
 from ..log import debug
-from ..policy import NOT_SAID, ComponentFacts, Policy, VaeUse, resolve
+from ..policy import (
+    NOT_SAID,
+    Capabilities,
+    ComponentFacts,
+    Decision,
+    HostTier,
+    Plan,
+    Policy,
+    VaeUse,
+    resolve,
+)
 from . import debug_lines, hardware
 from .attachment import strip
+from .capabilities import capabilities_of
 from .choose import choose_backend
-from .handles import Handle, is_dynamic, open_handle
+from .file_layers import FileLayers, look_into_files
+from .handles import Handle, is_dynamic, open_handle, patcher_in
 from .loose import loose_bytes
 from .placed import Placed, Placements
 from .record import record_of
+from .rounds import running_node
 from .structure import find_stacks, why_left_alone
+from .weight_files import why_no_file
 
 
 def apply_policy(
@@ -48,32 +63,79 @@ def apply_policy(
         AttachError: an object holds no model.
         StrictPolicyError: the policy is strict, and this machine cannot do all that it asks for.
     """
-    names = set(earlier.names)
-    opened = []
-    for slot, value in objects.items():
-        handle = open_handle(slot, value, names, vae_use, objects.get("model"))
-        strip(handle.patcher)  # of an earlier loader in a row: the later one wins
-        names.add(handle.component)
-        opened.append((handle, find_stacks(handle.patcher.model, paged=is_dynamic(handle.patcher))))
-    facts = [_component_facts(handle, stacks) for handle, stacks in opened]
-    plan = resolve(policy, hardware.machine_facts(), facts, earlier.decisions)
-    placed = list(earlier.placed)
-    for (handle, stacks), component, decision in zip(opened, facts, plan, strict=True):
-        ledger = Ledger()
-        found = files.get(handle.slot, [])
-        backend = choose_backend(decision, handle, stacks, found, ledger, component.loops)
-        record_of(handle.patcher.model).rounds.placed_now()
-        backend.attach(handle.patcher, stacks)
-        done = Placed(component, decision, backend, ledger, handle.patcher.model)
+    models = [patcher_in(slot, value).model for slot, value in objects.items()]
+    kept = earlier.without(models)
+    opened = _open(objects, kept, earlier, vae_use)
+    plan, opened = _resolve(policy, opened, files, kept.decisions)
+    placed = list(kept.placed)
+    for one, decision in zip(opened, plan, strict=True):
+        ledger, model = Ledger(), one.handle.patcher.model
+        backend = choose_backend(decision, one.handle, one.stacks, one.found, ledger, one.facts)
+        record_of(model).rounds.placed_now()
+        backend.attach(one.handle.patcher, one.stacks)
+        done = Placed(one.facts, decision, backend, ledger, model, running_node())
         debug(partial(debug_lines.decision, done))
         placed.append(done)
         on_step()
-    return {handle.slot: handle.value for handle, _ in opened}, Placements(
+    return {one.handle.slot: one.handle.value for one in opened}, Placements(
         tuple(placed), (*earlier.policies, policy), (*earlier.notes, *plan.notes)
     )
 
 
-def _component_facts(handle: Handle, stacks: tuple[Stack, ...]) -> ComponentFacts:
+class _Opened(NamedTuple):
+    """One component on its way to a decision."""
+
+    handle: Handle
+    stacks: tuple[Stack, ...]
+    facts: ComponentFacts
+    found: FileLayers | None = None
+
+
+def _open(
+    objects: Mapping[str, Any], kept: Placements, earlier: Placements, vae_use: VaeUse
+) -> list[_Opened]:
+    machine = hardware.machine_facts()
+    names = set(kept.names)
+    opened = []
+    for slot, value in objects.items():
+        handle = open_handle(slot, value, names, vae_use, objects.get("model"))
+        replaced = earlier.of(handle.patcher.model)
+        strip(handle.patcher)  # of an earlier loader in a row: the later one wins
+        names.add(handle.component)
+        stacks = find_stacks(handle.patcher.model, paged=is_dynamic(handle.patcher))
+        can = capabilities_of(handle, stacks, machine)
+        opened.append(_Opened(handle, stacks, _component_facts(handle, stacks, can, replaced)))
+    return opened
+
+
+def _resolve(
+    policy: Policy,
+    opened: Sequence[_Opened],
+    files: Mapping[str, Sequence[Path]],
+    earlier: Sequence[Decision],
+) -> tuple[Plan, list[_Opened]]:
+    """Decide, and look into the model files where a decision leans on them, which takes reading them."""
+    opened = list(opened)
+    while True:
+        plan = resolve(policy, hardware.machine_facts(), [one.facts for one in opened], earlier)
+        unread = [
+            index
+            for index, (one, decision) in enumerate(zip(opened, plan, strict=True))
+            if decision.host_tier is HostTier.MAPPED and one.found is None
+        ]
+        if not unread:
+            return plan, opened
+        for index in unread:
+            one = opened[index]
+            paths = files.get(one.handle.slot, ())
+            found = look_into_files(one.handle.patcher.model, one.stacks, paths)
+            facts = replace(one.facts, file_bytes=found.bytes, why_no_file=why_no_file(paths))
+            opened[index] = one._replace(facts=facts, found=found)
+
+
+def _component_facts(
+    handle: Handle, stacks: tuple[Stack, ...], can: Capabilities, replaced: Placed | None
+) -> ComponentFacts:
     model, record = handle.patcher.model, record_of(handle.patcher.model)
     loose = loose_bytes(model, list(stack_layers(stacks)))
     return ComponentFacts(
@@ -89,6 +151,6 @@ def _component_facts(handle: Handle, stacks: tuple[Stack, ...]) -> ComponentFact
         bytes_to_add=record.masters.bytes_to_add(stacks, record.mapped),
         on_cpu=mm.is_device_cpu(handle.patcher.load_device),
         passes=record.trace.passes,
-        paged=is_dynamic(handle.patcher),
-        movable=handle.slot != "vae" or not getattr(handle.value, "disable_offload", False),
+        can=can,
+        replaces=str(replaced) if replaced is not None else "",
     )

@@ -7,25 +7,35 @@ instance overrides, too (`account`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
-import comfy.model_management as mm
-import torch
 from comfy.patcher_extension import CallbacksMP, PatcherInjection
 from torch import nn
 
 from ..engine import LooseTensors, Streamer
-from ..engine.lane import where_else
 from ..log import debug
 from . import debug_lines
 from .account import OVERRIDES
-from .embedding import HostEmbeddings, input_tables
+from .embedding import HostEmbeddings
 from .guard import Guard
 from .loose import loose_tensors
 from .record import record_of
 
 KEY = "layerwise_offload"
+
+
+class Carried(Protocol):
+    """What a patcher can carry."""
+
+    def inject(self, patcher: Any) -> None:
+        """Hear that the patcher is loaded now."""
+
+    def eject(self, patcher: Any) -> None:
+        """Hear that ComfyUI lets go of it."""
+
+    def on_detach(self, patcher: Any, unpatch_all: bool) -> None:
+        """Hear that it leaves the device, or only its place to a clone."""
 
 
 class Attachment:
@@ -91,57 +101,7 @@ class Attachment:
         patcher.add_callback_with_key(CallbacksMP.ON_LOAD, KEY, loads)
 
 
-class NamedDevice:
-    """What a text encoder that ComfyUI keeps carries: whoever asks its table where to compute hears the device.
-
-    Attributes:
-        elsewhere: the device on which its layers last ran, if it was another one.
-    """
-
-    def __init__(self, model: nn.Module, device: torch.device, firsts: Sequence[nn.Module]) -> None:
-        self.elsewhere: torch.device | None = None
-        self._embeddings = HostEmbeddings(model, device)
-        self._device = device
-        self._firsts = firsts
-        self._hooks: list[Any] = []
-
-    def inject(self, patcher: Any) -> None:
-        """Let the tables name the device: the patcher is loaded now."""
-        self._embeddings.install()
-        self._hooks += [m.register_forward_pre_hook(self._note, with_kwargs=True) for m in self._firsts]
-
-    def eject(self, patcher: Any) -> None:
-        """Leave the model as it was."""
-        self._embeddings.uninstall()
-        while self._hooks:
-            self._hooks.pop().remove()
-
-    def on_detach(self, patcher: Any, unpatch_all: bool) -> None:
-        """Nothing is to be given back."""
-
-    def _note(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        self.elsewhere = where_else(self._device, args, kwargs)
-
-
-def name_device(patcher: Any, firsts: Sequence[nn.Module] = ()) -> NamedDevice | None:
-    """Take our contact points off a patcher, but let a text encoder compute where it is loaded.
-
-    Args:
-        patcher: a patcher that ComfyUI keeps.
-        firsts: layers that tell where it has computed.
-    """
-    strip(patcher)
-    model, device = patcher.model, patcher.load_device
-    if mm.is_device_cpu(device) or not input_tables(model):
-        return None
-    named = NamedDevice(model, device, firsts)
-    attach(patcher, named, lambda old, new: name_device(new, firsts))
-    return named
-
-
-def attach(
-    patcher: Any, attachment: Attachment | NamedDevice, on_clone: Callable[[Any, Any], object]
-) -> None:
+def attach(patcher: Any, attachment: Carried, on_clone: Callable[[Any, Any], object]) -> None:
     """Put an attachment on a patcher, in place of one that is there.
 
     Args:

@@ -8,11 +8,10 @@ from __future__ import annotations
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import comfy.model_management as mm
 import torch
-from comfy.patcher_extension import CallbacksMP
 from torch import nn
 
 from ..engine import (
@@ -25,28 +24,22 @@ from ..engine import (
     MemoryTier,
     Stack,
     Streamer,
+    parameter_bytes,
 )
 from ..engine.stacks import stack_layers
 from ..policy import HostTier as Host
 from ..policy import Placement, format_bytes
 from .account import account_for_slots
-from .attachment import KEY, Attachment, NamedDevice, attach, name_device, strip
+from .applied import COMFYUI, GONE, Applied, ran_elsewhere
+from .attachment import Attachment, attach, strip
 from .embedding import HostEmbeddings
 from .guard import Guard
-from .handles import Handle, is_dynamic
+from .handles import Handle
 from .loose import loose_bytes
+from .named_device import name_device
 from .record import record_of
 from .round_cost import RoundCost
 from .structure import layers_left
-
-COMFYUI = "comfyui"
-"""The word for a component that is left to ComfyUI's own memory manager."""
-
-
-def ran_elsewhere(device: torch.device) -> str:
-    """Say that a component ran on another device than the one that it is loaded to."""
-    return f"in the last use its layers were given inputs on {device}, and ran there"
-
 
 _lanes: weakref.WeakValueDictionary[torch.device, Lane] = weakref.WeakValueDictionary()
 
@@ -54,20 +47,6 @@ _lanes: weakref.WeakValueDictionary[torch.device, Lane] = weakref.WeakValueDicti
 def lane_to(device: torch.device) -> Lane:
     """Return the one lane to a device, shared by everything that streams there."""
     return _lanes.setdefault(device, Lane(device))
-
-
-class Applied(NamedTuple):
-    """What is really in force: a placement word or `comfyui`, and how, in words.
-
-    Attributes:
-        host: where the masters of its layers wait, or "" where nothing else can be than what was decided.
-        host_why: why they wait elsewhere than was decided, or "".
-    """
-
-    word: str
-    how: str
-    host: str = ""
-    host_why: str = ""
 
 
 class Backend(Protocol):
@@ -78,52 +57,6 @@ class Backend(Protocol):
 
     def applied(self) -> Applied:
         """Return what the live model does."""
-
-
-class Untouched:
-    """ComfyUI keeps the component; nothing of ours is on it."""
-
-    def __init__(self, word: str, how: str, patcher: Any) -> None:
-        self._word = word
-        self._how = how
-        self._patcher = weakref.ref(patcher)
-        self._named: NamedDevice | None = None
-
-    def attach(self, patcher: Any, stacks: Sequence[Stack]) -> None:
-        """Leave the patcher as it is, but let a text encoder compute where it is loaded."""
-        if not is_dynamic(patcher):
-            self._named = name_device(patcher, [stack.layers[0].module for stack in stacks])
-
-    def applied(self) -> Applied:
-        """Say what ComfyUI does, and how much of it is loaded now."""
-        patcher = self._patcher()
-        if patcher is None or mm.is_device_cpu(patcher.load_device):
-            return Applied(self._word, self._how)
-        how = f"{self._how}; {format_bytes(int(patcher.loaded_size()))} of it on {patcher.load_device} now"
-        if self._named is not None and self._named.elsewhere is not None:
-            how += f"; {ran_elsewhere(self._named.elsewhere)}"
-        return Applied(self._word, how)
-
-
-class MovedToCpu(Untouched):
-    """ComfyUI loads this patcher to the CPU, and others of the same model to the accelerator."""
-
-    def attach(self, patcher: Any, stacks: Sequence[Stack]) -> None:
-        """Let whoever is loaded next find the model as it was before this one was."""
-        super().attach(patcher, stacks)
-        patcher.add_callback_with_key(CallbacksMP.ON_DETACH, KEY, _leave_cpu)
-
-
-def _leave_cpu(left: Any, unpatch_all: bool) -> None:
-    """Take a model's weights for not loaded, when the patcher that they were loaded to the CPU for goes.
-
-    ComfyUI takes all patchers of a model to be for one device: what is loaded for one is loaded for the next, and
-    would stay on the CPU.
-    """
-    loaded = [other.model for other in mm.current_loaded_models]
-    replaced = any(p is not None and p is not left and p.model is left.model for p in loaded)
-    if not unpatch_all and not replaced and mm.is_device_cpu(left.model.device):
-        left.unpatch_model(left.offload_device)
 
 
 class Layerwise(ABC):
@@ -139,7 +72,7 @@ class Layerwise(ABC):
         self._budget = budget
         self._device = device
         self._ledger = ledger
-        self._layers = self._compiled = 0
+        self._layers = self._layer_bytes = self._compiled = 0
         self._model = weakref.ref(handle.patcher.model)
         self._attachments: weakref.WeakSet[Attachment] = weakref.WeakSet()
 
@@ -154,6 +87,7 @@ class Layerwise(ABC):
             name_device(patcher)
             return
         self._layers = sum(len(stack.layers) for stack in stacks)
+        self._layer_bytes = sum(stack.bytes for stack in stacks)
         lane, tier, trace = lane_to(self._device), self._tier(model), record.trace
         streamer = Streamer(stacks, lane, tier, self._ledger, self._slot_budget(model, stacks), trace)
         self._compiled = self._layers - len(streamer.layers)
@@ -165,29 +99,41 @@ class Layerwise(ABC):
         self._account(patcher, attachment)
 
     def applied(self) -> Applied:
-        """Say how many layers run through the engine now, and what has been done so far."""
+        """Say how many layers run through the engine now, how many bytes that copies, and what is left to ComfyUI."""
         model = self._model()
-        failed = record_of(model).failure if model is not None else ""
-        if failed:
-            return Applied(COMFYUI, f"left to ComfyUI, because {failed}")
+        if model is None:
+            return GONE
+        if failed := record_of(model).failure:
+            return Applied(COMFYUI, f"left to ComfyUI, because {failed}", str(self._device))
         streamers = [a.streamer for a in self._attachments]
         active = next((streamer for streamer in streamers if streamer.is_installed), None)
         if active is not None and not active.streamed_bytes():
-            return Applied(Placement.RESIDENT.value, f"its layers are all on {self._device}, where they fit")
-        slot = max((streamer.footprint for streamer in streamers), default=0)
-        state = f"not loaded now; when it is, its {self._layers} layers run"
-        if active is not None:
-            state = f"{active.streamed_layers()} of {self._layers} layers run"
-        how = f"{state} {self._how(format_bytes(slot))}"
-        if self._compiled:
-            how += f"; {self._compiled} that torch.compile made are left to ComfyUI"
-        left = layers_left(model) if model is not None else []
+            there = f"its layers are all on {self._device}, where they fit"
+            return Applied(Placement.RESIDENT.value, there, str(self._device))
+        slot = self._how(format_bytes(max((streamer.footprint for streamer in streamers), default=0)))
+        if active is None:
+            how = [f"not loaded now; when it is, its {self._layers} layers run {slot}"]
+        else:
+            copied = f"{format_bytes(active.streamed_bytes())} of {format_bytes(self._layer_bytes)} per pass"
+            how = [f"{active.streamed_layers()} of {self._layers} layers run {slot}: {copied}"]
+        how += self._left_to_comfyui(model)
+        elsewhere = self._ledger.elsewhere
+        if elsewhere is not None:
+            how.append(ran_elsewhere(elsewhere))
+        return Applied(
+            Placement.LAYERWISE.value, "; ".join(how), str(elsewhere or self._device), *self._host_now()
+        )
+
+    def _left_to_comfyui(self, model: nn.Module) -> list[str]:
+        """Say what of the component the engine does not run, and why."""
+        left = layers_left(model)
+        in_left = sum(layer.bytes for layer in left)
+        beside = parameter_bytes(model) - self._layer_bytes - in_left
+        how = [f"{self._compiled} that torch.compile made are left to ComfyUI"] if self._compiled else []
         if left:
-            size = format_bytes(sum(layer.bytes for layer in left))
-            how += f"; {len(left)} ({size}) whose weights cannot be taken apart are left to ComfyUI"
-        if self._ledger.elsewhere is not None:
-            how += f"; {ran_elsewhere(self._ledger.elsewhere)}"
-        return Applied(Placement.LAYERWISE.value, how, *self._host_now())
+            size = format_bytes(in_left)
+            how.append(f"{len(left)} ({size}) whose weights cannot be taken apart are left to ComfyUI")
+        return [*how, f"{format_bytes(beside)} beside its layers are left to ComfyUI"] if beside > 0 else how
 
     def _host_now(self) -> tuple[str, str]:
         """Return the host tier that the masters are in now, and why they are not where they should be."""
@@ -224,13 +170,11 @@ class StreamedToDevice(Layerwise):
         ledger: Ledger,
         budget: int | None,
         host: Host,
-        why_staged: str = "",
         *,
         flexible: bool = False,
     ) -> None:
         super().__init__(handle, handle.patcher.load_device, ledger, budget)
         self._host = host
-        self._why_staged = why_staged
         keeps_nothing = mm.vram_state is mm.VRAMState.NO_VRAM
         # What is evicted comes back to memory, and there is none for what is read from its file.
         self._flexible = flexible and host is not Host.MAPPED and not keeps_nothing
@@ -285,7 +229,7 @@ class StreamedToDevice(Layerwise):
         model = self._model()
         pinned, packed = self._packed()
         if model is None or pinned == packed or self._host is not Host.PINNED:
-            return self._host.value, self._why_staged
+            return self._host.value, ""
         short = f"{format_bytes(packed - pinned)} of {format_bytes(packed)} could not be pinned"
         return Host.STAGED.value, f"{short}: {record_of(model).masters.why_not_pinned}"
 

@@ -1,82 +1,72 @@
-"""Which backend carries a decision out, and how far the machine lets it."""
+"""Which backend carries a decision out. What it could not carry out has never been decided."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
-from pathlib import Path
 
 import comfy.model_management as mm
 from torch import nn
 
-from ..engine import Ledger, Stack, is_compiled, parameter_bytes
-from ..policy import Decision, Placement
+from ..engine import Ledger, Stack, parameter_bytes
+from ..policy import ComponentFacts, Decision, Placement
 from ..policy import HostTier as Host
-from .backends import COMFYUI, Backend, MovedToCpu, StreamedFromFile, StreamedToDevice, Untouched
-from .dynamic import choose_dynamic
+from .backends import Backend, StreamedFromFile, StreamedToDevice
+from .dynamic import Paged
+from .dynamic_order import Wish
+from .file_layers import FileLayers
 from .handles import Handle, is_dynamic
-from .record import record_of
-from .structure import why_left_alone
+from .untouched import MovedToCpu, OnCpu, Untouched
 
 
 def choose_backend(
     decision: Decision,
     handle: Handle,
     stacks: Sequence[Stack],
-    files: Sequence[Path],
+    found: FileLayers | None,
     ledger: Ledger,
-    loops: bool,
+    facts: ComponentFacts,
 ) -> Backend:
-    """Return what carries out a decision, prepared as far as the machine allows.
+    """Return what carries a decision out.
 
     Args:
         decision: the decision.
-        handle: the component.
+        handle: the component; for `cpu` it may get another patcher.
         stacks: its layers.
-        files: safetensors files that its weights may have come from.
+        found: what of its layers the model file holds, where that was looked for.
         ledger: where transfers are counted.
-        loops: whether its layers are taken to run more than once per use.
+        facts: what the decision was made from.
     """
-    if is_dynamic(handle.patcher):
-        return choose_dynamic(decision, handle, loops)
-    if decision.placement is Placement.AUTO:
-        return _comfyui(handle, "left to ComfyUI's own memory manager")
     if decision.placement is Placement.CPU:
         return _to_cpu(handle)
-    if decision.placement is Placement.LAYERWISE:
-        return _layerwise(decision, handle, stacks, files, ledger)
-    if _on_cpu(handle):
-        return _whole_in_memory(decision, handle)
-    if decision.placement is Placement.OFFLOAD:
-        how = "ComfyUI loads it whole when it is used, and evicts it when another model needs the room"
-        return Untouched(Placement.OFFLOAD.value, how, handle.patcher)
-    how = "ComfyUI loads it whole as far as it fits, and may still evict it for another model"
-    return Untouched(Placement.RESIDENT.value, how, handle.patcher)
+    if is_dynamic(handle.patcher):
+        return _paged(decision, handle, facts)
+    if decision.placement is Placement.LAYERWISE and stacks:
+        return _layerwise(decision, handle, found, ledger)
+    if mm.is_device_cpu(handle.patcher.load_device):
+        return OnCpu(decision.placement, _ON_CPU[decision.placement], handle.patcher)
+    return Untouched(decision.placement, _WHOLE[decision.placement], handle.patcher)
 
 
-def _layerwise(
-    decision: Decision, handle: Handle, stacks: Sequence[Stack], files: Sequence[Path], ledger: Ledger
-) -> Backend:
-    if not stacks:
-        return _comfyui(handle, f"left to ComfyUI, because {why_left_alone(handle.patcher.model)}")
-    if all(is_compiled(layer) for stack in stacks for layer in stack.layers):
-        return _comfyui(
-            handle, "left to ComfyUI, because torch.compile made all its layers, and guards their weights"
-        )
-    model = handle.patcher.model
-    if not _on_cpu(handle):
-        host, why = decision.host_tier or Host.PINNED, ""
-        if host is Host.MAPPED and not _adopt(model, stacks, files):
-            host, why = Host.STAGED, f"{_named(files)} holds the same bytes"
-        budget = _budget(decision, model)
-        return StreamedToDevice(handle, ledger, budget, host, why, flexible=decision.flexible)
-    if _adopt(model, stacks, files):
+_WHOLE = {
+    Placement.AUTO: "left to ComfyUI's own memory manager",
+    Placement.OFFLOAD: "ComfyUI loads it whole when it is used, and evicts it when another model needs the room",
+    Placement.RESIDENT: "ComfyUI loads it whole as far as it fits, and may still evict it for another model",
+}
+
+_ON_CPU = {
+    Placement.AUTO: "left to ComfyUI, which computes it on the CPU",
+    Placement.RESIDENT: "in memory, where the CPU computes with it",
+}
+
+
+def _layerwise(decision: Decision, handle: Handle, found: FileLayers | None, ledger: Ledger) -> Backend:
+    if found is not None:
+        found.lay()
+    if mm.is_device_cpu(handle.patcher.load_device):
         return StreamedFromFile(handle, ledger)
-    how = (
-        "in memory, where the CPU computes with it; layer by layer nothing would be gained, because "
-        f"{_named(files)} holds the same bytes to read the layers from"
-    )
-    return Untouched(Placement.RESIDENT.value, how, handle.patcher)
+    host = decision.host_tier or Host.PINNED
+    budget = _budget(decision, handle.patcher.model)
+    return StreamedToDevice(handle, ledger, budget, host, flexible=decision.flexible)
 
 
 def _budget(decision: Decision, model: nn.Module) -> int | None:
@@ -88,57 +78,21 @@ def _budget(decision: Decision, model: nn.Module) -> int | None:
     return decision.budget_asked if decision.budget_asked is not None else budget + buffers
 
 
-def _named(files: Sequence[Path]) -> str:
-    return f"no file that the workflow names ({', '.join(p.name for p in files)})" if files else "no file"
-
-
-def _adopt(model: nn.Module, stacks: Sequence[Stack], files: Sequence[Path]) -> int:
-    """Let the weights rest in a file that has the same bytes, and return how many bytes do."""
-    everything = itertools.chain(model.parameters(), model.buffers())
-    return record_of(model).mapped.adopt(_movable(model, stacks), files, everything)
-
-
-def _movable(model: nn.Module, stacks: Sequence[Stack]) -> dict[str, nn.Parameter]:
-    """Return the weights that may rest in a file: those copied into a slot, and tables that are only looked up.
-
-    Other weights are used where they are, and a result can depend on how its operands are aligned in memory.
-    """
-    layers = {
-        f"{layer.name}.{name}": parameter
-        for stack in stacks
-        for layer in stack.layers
-        for name, parameter in layer.module.named_parameters()
-    }
-    tables = {
-        f"{name}.{key}": parameter
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Embedding)
-        for key, parameter in module.named_parameters(recurse=False)
-    }
-    return layers | tables
-
-
 def _to_cpu(handle: Handle) -> Backend:
-    if _on_cpu(handle):
-        how = "computes on the CPU, as ComfyUI would have done"
-        return Untouched(Placement.CPU.value, how, handle.patcher)
+    if mm.is_device_cpu(handle.patcher.load_device):
+        return OnCpu(Placement.CPU, "computes on the CPU, as ComfyUI would have done", handle.patcher)
     handle.unload()
+    if not is_dynamic(handle.patcher):
+        handle.compute_on_cpu()
+        return MovedToCpu(Placement.CPU, "computes on the CPU", handle.patcher)
+    handle.leave_dynamic()
     handle.compute_on_cpu()
-    return MovedToCpu(Placement.CPU.value, "computes on the CPU", handle.patcher)
+    return OnCpu(Placement.CPU, "computes on the CPU, from weights loaded for that", handle.patcher)
 
 
-def _whole_in_memory(decision: Decision, handle: Handle) -> Backend:
-    model = handle.patcher.model
-    record_of(model).mapped.release(model.parameters())
-    how = "in memory, where the CPU computes with it"
-    if decision.placement is Placement.OFFLOAD:
-        how += "; there is no other device to offload it from"
-    return Untouched(Placement.RESIDENT.value, how, handle.patcher)
-
-
-def _comfyui(handle: Handle, how: str) -> Backend:
-    return Untouched(COMFYUI, how, handle.patcher)
-
-
-def _on_cpu(handle: Handle) -> bool:
-    return bool(mm.is_device_cpu(handle.patcher.load_device))
+def _paged(decision: Decision, handle: Handle, facts: ComponentFacts) -> Backend:
+    if not facts.can.budget_when_whole:
+        return Untouched(Placement.AUTO, f"left to {facts.can.keeper}", handle.patcher)
+    explicit = decision.asked is not None
+    wish = Wish(decision.placement, explicit, decision.budget_asked, facts.loops, decision.flexible)
+    return Paged(handle, wish)

@@ -10,54 +10,21 @@ by block ahead of use gains nothing (`bench/look_ahead.py`).
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from comfy.patcher_extension import CallbacksMP
 
 from ..engine import Stack, parameter_bytes
-from ..log import debug, warning
-from ..policy import Decision, Placement, format_bytes
+from ..log import debug
+from ..policy import Placement, format_bytes
 from . import debug_lines
+from .applied import GONE, Applied, ran_elsewhere, word_of
 from .attachment import KEY, strip
-from .backends import COMFYUI, Applied, Backend, Untouched, ran_elsewhere
 from .dynamic_order import Place, Wish
-from .dynamic_pages import PAGE, allowed_bytes, needed_pages, resident_bytes
+from .dynamic_pages import PAGE, allowed_bytes, needed_pages, range_of, resident_bytes, stray_pages
 from .embedding import HostEmbeddings
 from .handles import Handle, is_dynamic
-
-
-def choose_dynamic(decision: Decision, handle: Handle, loops: bool) -> Backend:
-    """Return what carries a decision out on a dynamic patcher.
-
-    Args:
-        decision: the decision.
-        handle: the component; for `cpu` it gets another patcher.
-        loops: whether its layers are taken to run more than once per use, until a use has shown it.
-    """
-    if decision.placement is Placement.CPU:
-        return _to_cpu(handle)
-    if not hasattr(handle.patcher, "_vbar_get"):
-        how = "left to ComfyUI's dynamic VRAM, which this version of the pack cannot steer in this ComfyUI"
-        return Untouched(COMFYUI, how, handle.patcher)
-    wish = Wish(
-        decision.placement, decision.asked is not None, decision.budget_asked, loops, decision.flexible
-    )
-    return Paged(handle, wish)
-
-
-def _to_cpu(handle: Handle) -> Backend:
-    if getattr(handle.patcher, "cached_patcher_init", None) is None:
-        how = (
-            "left to ComfyUI's dynamic VRAM: to compute on the CPU it has to be loaded a second time, and the "
-            "loader that it came from does not say how"
-        )
-        warning("%s is %s.", handle.component, how)
-        return Untouched(COMFYUI, how, handle.patcher)
-    handle.unload()
-    handle.leave_dynamic()
-    handle.compute_on_cpu()
-    return Untouched(Placement.CPU.value, "computes on the CPU, from weights loaded for that", handle.patcher)
 
 
 class Attached:
@@ -120,26 +87,38 @@ class Paged:
     def applied(self) -> Applied:
         """Read from the live range how much of the component is on the device, and what holds for its pages."""
         model = self._model()
+        if model is None:
+            return GONE
+        placement, device = self._wish.placement, str(self._device)
         place = next((place for place in self._places if place.in_force), None)
-        if model is None or place is None or place.pages is None:
-            return Applied(self._word(), f"not loaded now; when it is, {self._rule(self._wish.loops)}")
+        if place is None or place.pages is None:
+            pages = range_of(model, self._device)
+            held = int(pages.loaded_size()) if pages is not None else 0
+            state = f"not loaded now ({format_bytes(held)} of its pages are on {device})"
+            how = f"{state}; when it is, {self._rule(self._wish.loops)}"
+            return Applied(word_of(placement, held, max(PAGE, parameter_bytes(model))), how, device)
         needed = needed_pages(model, place.pages, place.tables)
         there, whole = resident_bytes(place.pages, needed), len(needed) * PAGE
-        if there is None and not place.tables:
-            there = int(place.pages.loaded_size())  # then all pages of the range are needed
-        complete = there == whole
-        rule = self._rule(place.loops, place.lacking, place.takes_room)
-        how = [self._where(there, whole, place), rule]
+        held = int(place.pages.loaded_size()) if there is None else there
+        says = "; ".join(self._says(place, needed, held if there is not None or not place.tables else None))
+        return Applied(word_of(placement, held, whole), says, str(place.elsewhere or device))
+
+    def _says(self, place: Place, needed: Sequence[int], there: int | None) -> Iterator[str]:
+        """Say what holds for the pages of a component that is loaded; `there` are bytes of those that it needs."""
+        yield self._where(there, len(needed) * PAGE, place)
+        yield self._rule(place.loops, place.lacking, place.takes_room)
         if self._wish.budget is not None and "set_watermark" not in place.lacking:
-            how.append(_limit(place, needed))
+            yield _limit(place, needed)
         if place.tables:
             size = format_bytes(sum(parameter_bytes(table) for table in place.tables))
-            how.append(f"its token table ({size}) is looked up in memory")
+            yield f"its token table ({size}) is looked up in memory"
+        stray = stray_pages(place.pages, needed)
+        if stray:
+            yield f"{format_bytes(len(stray) * PAGE)} of pages that it does not need now are there, too"
         if place.elsewhere is not None:
-            how.append(ran_elsewhere(place.elsewhere))
+            yield ran_elsewhere(place.elsewhere)
         if place.lacking:
-            how.append(f"this comfy-aimdo has no {' and no '.join(place.lacking)}, so the rest is ComfyUI's")
-        return Applied(self._word(complete), "; ".join(how))
+            yield f"this comfy-aimdo has no {' and no '.join(place.lacking)}, so the rest is ComfyUI's"
 
     def _where(self, there: int | None, whole: int, place: Place) -> str:
         """Say how much of a component is on the device."""
@@ -152,15 +131,6 @@ class Paged:
         held = format_bytes(int(place.pages.loaded_size()))  # type: ignore[union-attr]
         return f"{held} {where}; this comfy-aimdo does not say which (get_residency)"
 
-    def _word(self, complete: bool | None = None) -> str:
-        """Return the word for what is in force: pages come layer by layer, unless they are all there."""
-        placement = self._wish.placement
-        if placement is Placement.AUTO:
-            return COMFYUI
-        if complete is None or placement is Placement.OFFLOAD:
-            return str(placement.value)
-        return str((Placement.RESIDENT if complete else Placement.LAYERWISE).value)
-
     def _rule(self, loops: bool, lacking: Sequence[str] = (), takes_room: bool = False) -> str:
         """Say whose pages go when others need the room."""
         placement = self._wish.placement
@@ -169,7 +139,7 @@ class Paged:
         if placement is Placement.OFFLOAD or (placement is Placement.LAYERWISE and loops):
             return "it takes the room it needs while it runs, and its pages go first afterwards"
         if placement is Placement.RESIDENT and self._wish.explicit:
-            return "its pages go last"
+            return "its pages go last among what is placed here"
         if takes_room:
             return "several uses in a row: it takes the room it needs for them, and its pages go first afterwards"
         if loops:

@@ -56,6 +56,15 @@ def resident_bytes(pages: Any, needed: Collection[int]) -> int | None:
     return PAGE * sum(1 for number in needed if number < len(residency) and residency[number] & 1)
 
 
+def stray_pages(pages: Any, needed: Collection[int]) -> list[int]:
+    """Return the numbers of the pages that are on the device although nothing on them is needed now, lowest first.
+
+    A token table's are, when it was used there before it was left on the host.
+    """
+    residency = _answer(pages, "get_residency") or ()
+    return [number for number, state in enumerate(residency) if state & 1 and number not in set(needed)]
+
+
 def allowed_bytes(pages: Any, needed: Collection[int]) -> int | None:
     """Return how many bytes of the needed pages the bar allows on the device now; None where that is not said."""
     watermark = _answer(pages, "get_watermark")

@@ -75,6 +75,20 @@ def is_dynamic(patcher: Any) -> bool:
     return bool(getattr(patcher, "is_dynamic", bool)())
 
 
+def patcher_in(slot: str, value: Any) -> Any:
+    """Return the patcher inside a MODEL, CLIP, VAE or CLIP_VISION.
+
+    Raises:
+        AttachError: the object holds no model.
+    """
+    patcher = value if slot == "model" else getattr(value, "patcher", None)
+    if patcher is None or getattr(patcher, "model", None) is None:
+        raise AttachError(
+            f"the {slot} input holds no model ({type(value).__name__}); check the loader in front of it"
+        )
+    return patcher
+
+
 def open_handle(
     slot: str, value: Any, taken: Collection[str], use: VaeUse = NOT_SAID, diffusion_model: Any = None
 ) -> Handle:
@@ -90,11 +104,7 @@ def open_handle(
     Raises:
         AttachError: the object holds no model.
     """
-    patcher = value if slot == "model" else getattr(value, "patcher", None)
-    if patcher is None or getattr(patcher, "model", None) is None:
-        raise AttachError(
-            f"the {slot} input holds no model ({type(value).__name__}); check the loader in front of it"
-        )
+    patcher_in(slot, value)
     if slot in ("model", "clip"):
         value = value.clone()
     else:  # neither has a clone(); core copies a VAE the same way (Select VAE Device)

@@ -25,7 +25,6 @@ def machine_facts() -> MachineFacts:
     total = int(mm.get_total_memory(device)) if accelerator else 0
     free = int(mm.get_free_memory(device)) if accelerator else 0
     reserve = int(mm.minimum_inference_memory()) + _headroom() if accelerator else 0
-    directml = bool(getattr(mm, "directml_enabled", False))
     return MachineFacts(
         device=str(device),
         accelerator=accelerator,
@@ -38,7 +37,6 @@ def machine_facts() -> MachineFacts:
         pin_limit=_pin_limit(),
         accelerators=_accelerators() if accelerator else 0,
         shared_memory=mm.vram_state == mm.VRAMState.SHARED,
-        can_stream=not directml and not mm.is_device_mps(device),
         dynamic_vram=_dynamic_vram(),
         flags=tuple(_spell(flag) for flag in FLAGS if _value(flag)),
     )

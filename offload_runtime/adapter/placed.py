@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from torch import nn
 
@@ -18,13 +19,28 @@ class Placed:
     """One placed component. Refers to its model weakly, so that a kept report keeps no model."""
 
     def __init__(
-        self, facts: ComponentFacts, decision: Decision, backend: Backend, ledger: Ledger, model: nn.Module
+        self,
+        facts: ComponentFacts,
+        decision: Decision,
+        backend: Backend,
+        ledger: Ledger,
+        model: nn.Module,
+        node: str = "",
     ) -> None:
         self.facts = facts
         self.decision = decision
         self._backend = backend
         self._ledger = ledger
         self._model = weakref.ref(model)
+        self._node = node
+
+    def __str__(self) -> str:
+        by = f"the loader of node {self._node}" if self._node else "an earlier loader"
+        return f"{self.decision.placement} from {by}"
+
+    def is_of(self, model: nn.Module) -> bool:
+        """Tell whether this is a placement of a model."""
+        return self._model() is model
 
     def row(self) -> PlacementRow:
         """Read the component's row of the report from the live model."""
@@ -34,6 +50,7 @@ class Placed:
             self.decision,
             applied=applied.word,
             how=applied.how,
+            device=applied.device,
             host=applied.host,
             host_why=applied.host_why,
             tiers=self._tiers(),
@@ -61,6 +78,16 @@ class Placements:
     placed: tuple[Placed, ...] = ()
     policies: tuple[Policy, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def of(self, model: nn.Module) -> Placed | None:
+        """Return the placement of a model."""
+        return next((placed for placed in self.placed if placed.is_of(model)), None)
+
+    def without(self, models: Iterable[nn.Module]) -> Placements:
+        """Return the same without the placements of some models: a later loader places them anew."""
+        again = list(models)
+        kept = (placed for placed in self.placed if not any(map(placed.is_of, again)))
+        return replace(self, placed=tuple(kept))
 
     @property
     def names(self) -> frozenset[str]:

@@ -33,6 +33,7 @@ class Record:
         rounds: its uses in a row.
         placed_for: what its weights on the device were last placed for by one of us, or None.
         failure: how a use of it has failed while its layers were streamed, as the end of a sentence; "" if none has.
+        frames: of a VAE: `decode` and `encode` → how many frames it was given last.
         place: under dynamic VRAM, the place in line of the patcher that was loaded last.
     """
 
@@ -45,6 +46,7 @@ class Record:
         self.rounds = Rounds(reference)
         self.placed_for: tuple[object, ...] | None = None
         self.failure = ""
+        self.frames: dict[str, int] = {}
         self._place: weakref.ref[Place] | None = None
 
     @property

@@ -26,7 +26,7 @@ class Rounds:
 
     def placed_now(self) -> None:
         """Note which node places the model: the one that runs now."""
-        _, node = _running()
+        node = running_node()
         if node:
             self._loaders.add(node)
 
@@ -68,6 +68,11 @@ class Rounds:
             and patcher.model is not model
             and not getattr(patcher, "is_clip", False)
         }
+
+
+def running_node() -> str:
+    """Return the id of the node that runs now, or "" where ComfyUI does not say."""
+    return _running()[1]
 
 
 def _running() -> tuple[str | None, str]:

@@ -22,11 +22,10 @@ from typing import Any
 from torch import nn
 
 from ..policy import VaeUse
+from .record import record_of
 
 _SHARED = (("WanVAE", 16), ("TAEHV", 16), ("VideoAutoencoderKLWrapper", 16))
 """Classes that decode both images and video, and their latent channels: Wan 2.1, its small stand-in, SeedVR2."""
-
-_seen: weakref.WeakKeyDictionary[nn.Module, dict[str, int]] = weakref.WeakKeyDictionary()
 
 
 def vae_name(vae: Any, use: VaeUse, diffusion_model: Any = None) -> str:
@@ -66,13 +65,13 @@ class _Noting:
     def __call__(self, shape: Any, *args: Any, **more: Any) -> Any:
         model = self._model()
         if model is not None and len(shape) == 5:
-            _seen.setdefault(model, {})[self._kind] = shape[2]
+            record_of(model).frames[self._kind] = shape[2]
         return self._estimate(shape, *args, **more)
 
 
 def _frames_seen(model: nn.Module) -> int | None:
     """Return the frames of the last decode; of the last encode, which may be of one frame of many, before that."""
-    seen = _seen.get(model, {})
+    seen = record_of(model).frames
     return seen.get("decode", seen.get("encode"))
 
 

@@ -6,7 +6,7 @@ names its file in an input. A wrong guess is harmless, because a weight is only 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,3 +39,10 @@ def _resolve(name: str) -> Iterator[Path]:
         path = folder_paths.get_full_path(folder, name)
         if path is not None:
             yield Path(path)
+
+
+def why_no_file(files: Sequence[Path]) -> str:
+    """Say that no file holds the bytes of a model's layers, as the beginning of a sentence."""
+    if not files:
+        return "no file holds the same bytes"
+    return f"no file that the workflow names ({', '.join(p.name for p in files)}) holds the same bytes"

@@ -39,6 +39,21 @@ class _Laid(NamedTuple):
         return [parameter for reference in self.parameters if (parameter := reference()) is not None]
 
 
+class Found:
+    """Weights whose bytes a file has, and where.
+
+    Attributes:
+        weights: each with its place.
+    """
+
+    def __init__(self, weights: Sequence[tuple[_Weight, Rest]]) -> None:
+        self.weights = weights
+        self._parameters = {id(parameter) for weight, _ in weights for parameter in weight.parameters}
+
+    def __contains__(self, parameter: nn.Parameter) -> bool:
+        return id(parameter) in self._parameters
+
+
 class MappedWeights:
     """The weights of one model that rest in a file, and the way back."""
 
@@ -70,6 +85,17 @@ class MappedWeights:
         Returns:
             The bytes that rest in a file afterwards.
         """
+        self.lay(self.find(parameters, files, others), parameters.values())
+        return sum(p.nbytes for p in {id(p): p for p in parameters.values()}.values() if self.holds(p))
+
+    def find(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        files: Iterable[Path],
+        others: Iterable[torch.Tensor] = (),
+    ) -> Found:
+        """Find the parameters whose bytes are in one of the files, and change nothing; as for `adopt`."""
+        found = []
         missing = _weights(parameters, others)
         for path in files:
             if not missing:
@@ -79,15 +105,24 @@ class MappedWeights:
                 file.map()
             except (OSError, ValueError):
                 continue
+            left = []
             for weight in missing:
-                found = _find(weight, file)
-                if found is not None:
-                    rest = Rest(file, *found)
-                    rest.lay(weight.parameters)
-                    self._laid.append(_Laid(tuple(map(weakref.ref, weight.parameters)), rest))
-            missing = [weight for weight in missing if not self.holds(weight.parameters[0])]
+                tensor = _find(weight, file)
+                if tensor is None:
+                    left.append(weight)
+                else:
+                    found.append((weight, Rest(file, *tensor)))
+            missing = left
+        return Found(found)
+
+    def lay(self, found: Found, parameters: Iterable[nn.Parameter]) -> None:
+        """Let those of the parameters that were found rest where they were found."""
+        wanted = set(map(id, parameters))
+        for weight, rest in found.weights:
+            if any(id(parameter) in wanted for parameter in weight.parameters):
+                rest.lay(weight.parameters)
+                self._laid.append(_Laid(tuple(map(weakref.ref, weight.parameters)), rest))
         self._laid = list({tuple(map(id, laid.live())): laid for laid in self._laid if laid.live()}.values())
-        return sum(p.nbytes for p in {id(p): p for p in parameters.values()}.values() if self.holds(p))
 
     def begin_use(self) -> None:
         """Let weights that somebody has woken, and not changed, rest again."""

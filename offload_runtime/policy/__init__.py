@@ -4,6 +4,7 @@ Policy files are read and written by `policy.files`, which alone needs pydantic 
 """
 
 from .arguments import Argument, ExplicitArguments, Setting, Source, SourceKind
+from .capabilities import PAGED, STREAMED, Capabilities, cannot_copy, not_movable
 from .chain import NodeChain, as_chain
 from .command_line import FLAGS
 from .components import COMPONENTS, SELECTORS, HostTier, Mode, Placement, base_name, group_of
@@ -23,9 +24,12 @@ __all__ = [
     "COMPONENTS",
     "FLAGS",
     "NOT_SAID",
+    "PAGED",
     "SELECTORS",
+    "STREAMED",
     "Argument",
     "Budget",
+    "Capabilities",
     "ComponentFacts",
     "Decision",
     "ExplicitArguments",
@@ -44,6 +48,7 @@ __all__ = [
     "VaeUse",
     "as_chain",
     "base_name",
+    "cannot_copy",
     "could_stay_resident",
     "decision_table",
     "format_bytes",
@@ -52,6 +57,7 @@ __all__ = [
     "is_set",
     "linked_from",
     "normalize_selector",
+    "not_movable",
     "parse_budget",
     "parse_selectors",
     "parse_size",

@@ -25,7 +25,7 @@ Check = Callable[[Placement, ComponentFacts, MachineFacts], Bound | None]
 
 
 def _no_accelerator(placement: Placement, component: ComponentFacts, machine: MachineFacts) -> Bound | None:
-    if machine.accelerator or placement not in (Placement.RESIDENT, Placement.OFFLOAD):
+    if machine.accelerator or placement is not Placement.OFFLOAD:
         return None
     cause = machine.flag("--cpu") or "a machine without an accelerator"
     return Bound(Placement.RESIDENT, f"{cause} leaves only the CPU, so it stays in the memory that computes")
@@ -62,17 +62,28 @@ def _highvram(placement: Placement, component: ComponentFacts, machine: MachineF
     return Bound(Placement.RESIDENT, f"{flag} leaves a diffusion model on the device after its use")
 
 
-def _not_movable(placement: Placement, component: ComponentFacts, machine: MachineFacts) -> Bound | None:
-    if component.movable or placement not in (Placement.LAYERWISE, Placement.OFFLOAD):
+def _beyond_its_backend(
+    placement: Placement, component: ComponentFacts, machine: MachineFacts
+) -> Bound | None:
+    unmet = component.can.why_not(placement)
+    return Bound(unmet.nearest, unmet.reason) if unmet is not None else None
+
+
+def _no_file(placement: Placement, component: ComponentFacts, machine: MachineFacts) -> Bound | None:
+    on_device = _on_device(component, machine)
+    if placement is not Placement.LAYERWISE or on_device or component.file_bytes != 0:
         return None
-    return Bound(Placement.AUTO, f"ComfyUI does not allow this {component.model} to be offloaded")
+    nearest = Placement.CPU if machine.accelerator else Placement.RESIDENT
+    return Bound(nearest, f"{component.why_no_file}, so layer by layer nothing would be gained, and it stays in memory")
 
 
 def _novram(placement: Placement, component: ComponentFacts, machine: MachineFacts) -> Bound | None:
     flag = machine.flag("--novram")
     if flag is None or not _on_device(component, machine) or placement is not Placement.RESIDENT:
         return None
-    streams = component.layers and component.movable and machine.can_stream and not machine.shared_memory
+    streams = (
+        component.layers and not component.can.why_not(Placement.LAYERWISE) and not machine.shared_memory
+    )
     nearest = Placement.LAYERWISE if streams else Placement.AUTO
     return Bound(nearest, f"{flag} lets no weights stay on the device")
 
@@ -102,22 +113,21 @@ def _moving_is_in_vain(
         return Bound(
             Placement.RESIDENT, f"{machine.device} shares its memory with the CPU: {moving} frees none"
         )
-    if placement is Placement.LAYERWISE and not machine.can_stream:
-        cause = machine.flag("--directml") or machine.device
-        return Bound(Placement.OFFLOAD, f"{cause} cannot copy layers while it computes")
     return None
 
 
 _CHECKS: tuple[Check, ...] = (
+    _beyond_its_backend,
     _no_accelerator,
     _computes_on_cpu,
     _gpu_only,
     _no_layers,
+    _no_file,
     _moving_is_in_vain,
     _novram,
     _no_smart_memory,
     _highvram,
-    _not_movable,
+    _beyond_its_backend,
 )
 """In an order in which what one leaves is never undone by an earlier one, so that bounding twice changes nothing."""
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from ..errors import PolicyError
+from .capabilities import PAGED, STREAMED, Capabilities, cannot_copy
 from .command_line import FLAGS
 from .components import base_name, is_encoder
 from .facts import ComponentFacts, MachineFacts
@@ -123,7 +124,6 @@ def described_machine(
         vram_others=others if accelerator else 0,
         accelerators=count if accelerator else 0,
         shared_memory=accelerator and shared,
-        can_stream=not (accelerator and (shared or directml)),
         dynamic_vram=paged,
         flags=tuple(flags),
     )
@@ -165,8 +165,15 @@ def _described(component: str, amount: str, machine: MachineFacts) -> ComponentF
         layers=count,
         layer_bytes=int(weights * LAYER_SHARE) if count else 0,
         on_cpu=on_cpu,
-        paged=machine.dynamic_vram and not on_cpu,
+        can=_capabilities(machine, on_cpu),
     )
+
+
+def _capabilities(machine: MachineFacts, on_cpu: bool) -> Capabilities:
+    if machine.dynamic_vram and not on_cpu:
+        return PAGED
+    directml = machine.flag("--directml")
+    return cannot_copy(STREAMED, directml) if directml and not on_cpu else STREAMED
 
 
 def _left_to_cpu(component: str, machine: MachineFacts) -> bool:

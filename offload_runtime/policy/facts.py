@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .capabilities import STREAMED, Capabilities
 from .components import Mode, base_name, group_of
 
 
@@ -24,7 +25,6 @@ class MachineFacts:
         pin_limit: page-locked host memory that may still be taken; None for "not known".
         accelerators: how many accelerators the machine has.
         shared_memory: whether device and host memory are the same chips, so that moving frees nothing.
-        can_stream: whether layers can be copied to the device while it is used.
         dynamic_vram: whether ComfyUI pages weights in on demand by itself.
         flags: the ComfyUI command-line flags that bear on placements, spelled as typed.
     """
@@ -40,7 +40,6 @@ class MachineFacts:
     pin_limit: int | None = None
     accelerators: int = 1
     shared_memory: bool = False
-    can_stream: bool = True
     dynamic_vram: bool = False
     flags: tuple[str, ...] = ()
 
@@ -67,8 +66,10 @@ class ComponentFacts:
         on_cpu: whether ComfyUI computes it on the CPU, by its own choice or a command-line flag.
         passes: how often its layers ran per use, as the last trace showed; None before the first use.
         activation_bytes: device memory that it computes in, beside its weights; 0 for "not known".
-        movable: whether ComfyUI allows it to be offloaded at all.
-        paged: whether ComfyUI pages its weights in by itself, from host memory of its own (dynamic VRAM).
+        can: what its backend can carry out.
+        file_bytes: how many bytes of its layers the model file holds just as they are; None for "not looked".
+        why_no_file: why none are read from a file, when none are, as a sentence without its full stop.
+        replaces: what placed the same model before in this workflow, or "".
         spread: over how many devices its weights are split.
         opts_in: modes in which its model family asks to be streamed although it is a diffusion model.
         keep_resident_above: device memory from which its model family never wants it streamed, or None.
@@ -87,8 +88,10 @@ class ComponentFacts:
     on_cpu: bool = False
     passes: int | None = None
     activation_bytes: int = 0
-    movable: bool = True
-    paged: bool = False
+    can: Capabilities = STREAMED
+    file_bytes: int | None = None
+    why_no_file: str = "no file holds the same bytes"
+    replaces: str = ""
     spread: int = 1
     opts_in: frozenset[Mode] = frozenset()
     keep_resident_above: int | None = None

@@ -45,7 +45,7 @@ def budget_limits(
 
 def least_limits(component: ComponentFacts, planned: int) -> list[str]:
     """Say that a streamed component takes more than its budget, because one of its operations does."""
-    if component.paged or planned >= component.least_bytes:
+    if component.can.keeper or planned >= component.least_bytes:
         return []
     least = format_bytes(component.least_bytes)
     return [f"its largest layer, moved in parts, takes {least} of VRAM, which is more than its budget"]
@@ -65,10 +65,10 @@ def device_limits(device: Argument | None, machine: MachineFacts) -> list[str]:
 
 def host_limits(host: Argument | None, component: ComponentFacts) -> list[str]:
     """Say why the weights of a component do not wait where they were asked to."""
-    if host is None or not component.paged:
+    if host is None or not component.can.keeper:
         return []
     return [
-        f"{host.value} from {host.asked_by} has no effect: ComfyUI's dynamic VRAM keeps the weights on the host"
+        f"{host.value} from {host.asked_by} has no effect: {component.can.keeper} keeps the weights on the host"
     ]
 
 

@@ -33,6 +33,7 @@ class PlacementRow:
             no live model.
         how: what that means on this machine, in words.
         why: the reason of the decision, and how far the machine could follow.
+        device: where it computes, or computed in its last use if that was elsewhere; "" when nothing was read.
         vram_bytes: device memory that the plan counts for it.
         host: the host tier that its layers are in, or the one that was decided for them; "" when there is none.
         host_why: why they are there.
@@ -51,6 +52,7 @@ class PlacementRow:
     applied: str
     how: str
     why: str
+    device: str = ""
     vram_bytes: int = 0
     host: str = ""
     host_why: str = ""
@@ -67,6 +69,7 @@ class PlacementRow:
         *,
         applied: str = "",
         how: str = "",
+        device: str = "",
         host: str = "",
         host_why: str = "",
         tiers: Mapping[str, int] | None = None,
@@ -84,6 +87,7 @@ class PlacementRow:
             applied=applied,
             how=how,
             why=decision.why,
+            device=device,
             vram_bytes=decision.planned_bytes,
             host=host or str(decision.host_tier or ""),
             host_why=host_why or decision.host_reason,
@@ -102,7 +106,7 @@ class PlacementRow:
         block = [
             f"{self.component} · {self.model} · {format_bytes(self.bytes)}",
             f"  asked    {asked}",
-            *_wrapped(f"  applied  {self.applied}: {self.how}"),
+            *_wrapped(f"  applied  {self.applied or '-'}: {self.how}"),
             *_wrapped(f"  why      {self.why}"),
             *(_wrapped(f"  host     {self.host}: {self.host_why}") if self.host else []),
             f"  weights  {tiers or 'none loaded'}",
@@ -121,12 +125,13 @@ def decision_table(rows: Sequence[PlacementRow]) -> str:
 
     What is applied has a column when there are live models; it may lag behind what is planned.
     """
+    live = any(row.applied for row in rows)
     columns = [
         ("component", *(row.component for row in rows)),
         ("weights", *(format_bytes(row.bytes) for row in rows)),
         ("asked", *(row.asked for row in rows)),
         ("decided", *(row.decided for row in rows)),
-        ("applied", *(row.applied for row in rows)),
+        ("applied", *(row.applied or "-" * live for row in rows)),
         ("planned VRAM", *(format_bytes(row.vram_bytes) for row in rows)),
         ("host", *(row.host or "-" for row in rows)),
     ]

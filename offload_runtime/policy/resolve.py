@@ -123,6 +123,8 @@ class _Case(NamedTuple):
             reason += f"; it takes none of the {budget.value} of VRAM that {budget.asked_by} allows"
         elif budget is not None and machine.accelerator and not component.on_cpu:
             reason += f"; at most {budget.value} of VRAM, set by {budget.asked_by}"
+        if component.replaces:
+            reason += f"; it replaces {component.replaces}"
         limits = (
             *placed.limits,
             *(
@@ -201,7 +203,7 @@ def _is_cut(component: ComponentFacts, placed: _Placed, wish: Wish, share: Share
     """
     budgeted = wish.budget is not None or now.room.budgeted
     whole = placed.placement in (Placement.AUTO, Placement.RESIDENT, Placement.OFFLOAD)
-    if not budgeted or not whole or placed.budgeted or component.paged or component.on_cpu:
+    if not budgeted or not whole or placed.budgeted or component.can.budget_when_whole or component.on_cpu:
         return False
     return now.machine.accelerator and share.planned < component.device_bytes
 
@@ -262,7 +264,7 @@ def _host_tiers(
     placements: Mapping[str, Placement],
     machine: MachineFacts,
 ) -> dict[str, Tier]:
-    streamed = [c for c in components if placements[c.name] is Placement.LAYERWISE and not c.paged]
+    streamed = [c for c in components if placements[c.name] is Placement.LAYERWISE and not c.can.keeper]
     wishes: dict[str, HostTier | None] = {
         c.name: explicit.value(HostTier, Setting.HOST, c.name) for c in streamed
     }

@@ -248,4 +248,4 @@ def _on_cpu(component: ComponentFacts, now: Situation) -> bool:
 
 
 def _streams_once(component: ComponentFacts) -> bool:
-    return component.layers > 0 and component.movable and not component.loops
+    return component.layers > 0 and component.can.gives_way and not component.loops

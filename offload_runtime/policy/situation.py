@@ -151,7 +151,7 @@ def who_gives_way(candidates: Iterable[ComponentFacts], excess: int) -> frozense
 def can_give_way(component: ComponentFacts, usable: int) -> bool:
     """Tell whether streaming a component is possible, wanted by its family, and runs each layer once per use."""
     kept = component.keep_resident_above is not None and usable >= component.keep_resident_above
-    streams = component.layers > 0 and component.movable and not component.loops
+    streams = component.layers > 0 and component.can.gives_way and not component.loops
     return is_encoder(component.name) and streams and not kept and not component.on_cpu
 
 

@@ -81,9 +81,9 @@ def test_without_a_file_of_the_same_bytes_the_report_says_that_nothing_is_gained
     models.save(models.patcher_of(value).model, tmp_path / "same.safetensors")
     placed = PlacedObject(family.slot, value, policy("layerwise"), [file])
     assert torch.equal(family.run(placed.value), expected)
-    assert "nothing would be gained" in placed.row.how
-    assert "other.safetensors" in placed.row.how
-    assert (placed.row.decided, placed.row.applied) == ("layerwise", "resident")
+    assert "nothing would be gained" in placed.row.why
+    assert "other.safetensors" in placed.row.why
+    assert (placed.row.decided, placed.row.applied) == ("resident", "resident")
     assert placed.row.layer_runs == 0
 
 

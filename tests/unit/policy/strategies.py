@@ -6,7 +6,9 @@ from hypothesis import strategies as st
 
 from offload_runtime.policy import (
     COMPONENTS,
+    PAGED,
     SELECTORS,
+    STREAMED,
     Argument,
     Budget,
     ComponentFacts,
@@ -18,6 +20,8 @@ from offload_runtime.policy import (
     Setting,
     Source,
     SourceKind,
+    cannot_copy,
+    not_movable,
 )
 
 MB = 1024**2
@@ -73,6 +77,18 @@ def workflows(draw: st.DrawFn) -> tuple[ComponentFacts, ...]:
     return tuple(draw(_component(name)) for name in draw(st.lists(names, unique=True, max_size=6)))
 
 
+_capabilities = st.sampled_from(
+    [
+        STREAMED,
+        STREAMED,
+        PAGED,
+        PAGED.without(Placement.CPU, Placement.AUTO, "its loader does not say how to load it again"),
+        cannot_copy(STREAMED, "xpu:0"),
+        not_movable(STREAMED, "AudioOobleckVAE"),
+    ]
+)
+
+
 @st.composite
 def _component(draw: st.DrawFn, name: str) -> ComponentFacts:
     size = draw(st.integers(0, 30_000)) * MB
@@ -89,8 +105,8 @@ def _component(draw: st.DrawFn, name: str) -> ComponentFacts:
         on_cpu=draw(st.booleans()),
         passes=draw(st.sampled_from([None, 1, 1, 20])),
         activation_bytes=draw(st.sampled_from([0, 0, 2000 * MB])),
-        movable=draw(st.sampled_from([True, True, False])),
-        paged=draw(st.booleans()),
+        can=draw(_capabilities),
+        file_bytes=draw(st.sampled_from([None, None, 0, in_layers])),
         spread=draw(st.sampled_from([1, 1, 2])),
         opts_in=frozenset(draw(st.sets(st.sampled_from(Mode)))),
         keep_resident_above=draw(st.sampled_from([None, None, 16_000 * MB])),
@@ -119,7 +135,6 @@ def machines(draw: st.DrawFn) -> MachineFacts:
         pin_limit=draw(st.one_of(st.none(), st.integers(0, 60_000).map(lambda n: n * MB))),
         accelerators=draw(st.integers(1, 3)) if accelerator else 0,
         shared_memory=draw(st.sampled_from([False, False, True])),
-        can_stream=draw(st.sampled_from([True, True, False])),
         dynamic_vram=draw(st.booleans()),
         flags=(*vram_flag, *draw(st.lists(st.sampled_from(lone), unique=True, max_size=2))),
     )

@@ -9,7 +9,7 @@ from facts import FLUX, GB, T5, VAE, component, gb, machine
 from test_resolve import NODE, OVERRIDE, asks, one
 
 from offload_runtime.errors import StrictPolicyError
-from offload_runtime.policy import ComponentFacts, Placement, Policy, resolve
+from offload_runtime.policy import PAGED, STREAMED, ComponentFacts, Placement, Policy, not_movable, resolve
 
 
 def strict(placement: str = "auto", **settings: str) -> Policy:
@@ -48,7 +48,7 @@ def test_what_is_offloaded_shares_the_workflows_budget() -> None:
     [
         (component("text_encoder", 4, 0), (), "no repeated layers were found in it"),
         (
-            component("vae", 4, 8, movable=False, model="AudioOobleckVAE"),
+            component("vae", 4, 8, can=not_movable(STREAMED, "AudioOobleckVAE")),
             (),
             "AudioOobleckVAE to be offloaded",
         ),
@@ -72,7 +72,7 @@ def test_a_budget_below_one_operation_is_said_to_be_exceeded() -> None:
 
 
 def test_what_comfyui_pages_in_is_held_to_its_budget_as_it_is() -> None:
-    paged = replace(T5, paged=True)
+    paged = replace(T5, can=PAGED)
     decision = one(asks("resident", vram_budget="4GB"), machine(24), paged)
     assert (decision.placement, decision.budget_asked) == (Placement.RESIDENT, 4 * GB)
 
@@ -80,7 +80,7 @@ def test_what_comfyui_pages_in_is_held_to_its_budget_as_it_is() -> None:
 def test_a_components_own_budget_ends_at_the_workflows() -> None:
     policy = Policy.from_widgets(NODE, placements={}, vram_budget="2GB")
     policy = policy.extended(Policy.for_component(OVERRIDE, "text_encoder", vram_budget="8GB"))
-    decision = resolve(policy, machine(24), (replace(T5, paged=True),))["text_encoder"]
+    decision = resolve(policy, machine(24), (replace(T5, can=PAGED),))["text_encoder"]
     assert decision.budget_asked == 2 * GB
 
 

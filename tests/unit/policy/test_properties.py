@@ -64,7 +64,7 @@ def test_a_budget_is_held_or_the_decision_says_why_not(
         allowed = [b.resolve(machine.vram_total) for b in (own, total) if b is not None]
         if not allowed:
             continue
-        if component.paged:
+        if component.can.budget_when_whole:
             assert decision.budget_asked is not None
             assert decision.budget_asked <= min(allowed)
         elif decision.placement is Placement.LAYERWISE:
@@ -113,7 +113,7 @@ def test_every_decision_has_a_reason_and_names_who_asked(
         assert (decision.asked is None) == (decision.source is None)
         assert decision.asked is None or f"was set by {decision.source}" in decision.reason
         of = next(c for c in workflow if c.name == decision.component)
-        streams = decision.placement is Placement.LAYERWISE and not of.paged
+        streams = decision.placement is Placement.LAYERWISE and not of.can.keeper
         assert (decision.host_tier is not None) == streams
         assert decision.host_tier is not HostTier.AUTO
         if decision.placement is Placement.LAYERWISE:

@@ -9,6 +9,8 @@ from facts import CLIP_L, FLUX, GB, T5, VAE, component, cpu_machine, gb, machine
 
 from offload_runtime.errors import StrictPolicyError
 from offload_runtime.policy import (
+    PAGED,
+    STREAMED,
     ComponentFacts,
     Decision,
     MachineFacts,
@@ -16,6 +18,8 @@ from offload_runtime.policy import (
     Policy,
     Source,
     SourceKind,
+    cannot_copy,
+    not_movable,
     parse_budget,
     resolve,
 )
@@ -34,16 +38,24 @@ def one(policy: Policy, facts: MachineFacts, component: ComponentFacts = T5) -> 
 
 ON_CPU = component("vae", 0.3, 8, on_cpu=True)
 TE_ON_CPU = component("text_encoder", 9.5, on_cpu=True)
-FIXED = component("vae", 0.3, 8, movable=False, model="AudioOobleckVAE")
+FIXED = component("vae", 0.3, 8, can=not_movable(STREAMED, "AudioOobleckVAE"))
 NO_LAYERS = component("text_encoder", 1, 0)
-MPS = machine(32, device="mps", shared_memory=True, can_stream=False)
-DIRECTML = machine(8, "--directml -1", device="privateuseone:0", can_stream=False)
+MPS = machine(32, device="mps", shared_memory=True)
+DIRECTML = machine(8, "--directml -1", device="privateuseone:0")
+NO_COPY = cannot_copy(STREAMED, "--directml -1")
 
 
 @pytest.mark.parametrize(
     ("asked", "facts", "of", "placement", "says"),
     [
-        ("resident", cpu_machine("--cpu"), TE_ON_CPU, "resident", "--cpu leaves only the CPU"),
+        ("offload", cpu_machine("--cpu"), TE_ON_CPU, "resident", "--cpu leaves only the CPU"),
+        (
+            "layerwise",
+            cpu_machine(),
+            component("text_encoder", 9.5, file_bytes=0, why_no_file="no file holds the same bytes"),
+            "resident",
+            "no file holds the same bytes",
+        ),
         ("offload", cpu_machine(), TE_ON_CPU, "resident", "a machine without an accelerator"),
         ("layerwise", cpu_machine("--cpu"), TE_ON_CPU, "layerwise", None),
         ("cpu", cpu_machine("--cpu"), TE_ON_CPU, "cpu", None),
@@ -76,11 +88,17 @@ DIRECTML = machine(8, "--directml -1", device="privateuseone:0", can_stream=Fals
         ("layerwise", MPS, T5, "resident", "mps shares its memory with the CPU"),
         ("offload", MPS, T5, "resident", "mps shares its memory with the CPU: offloading frees none"),
         ("offload", MPS, TE_ON_CPU, "cpu", "ComfyUI computes it on the CPU"),
-        ("layerwise", DIRECTML, component("text_encoder", 1), "offload", "--directml -1 cannot copy layers"),
         (
             "layerwise",
-            machine(12, can_stream=False, device="xpu:0"),
-            T5,
+            DIRECTML,
+            component("text_encoder", 1, can=NO_COPY),
+            "offload",
+            "--directml -1 cannot copy layers",
+        ),
+        (
+            "layerwise",
+            machine(12, device="xpu:0"),
+            component("text_encoder", 9.5, can=cannot_copy(STREAMED, "xpu:0")),
             "offload",
             "xpu:0 cannot copy layers",
         ),
@@ -173,7 +191,13 @@ def test_the_command_line_wins_over_the_default_of_the_user() -> None:
         (MPS, T5, "memory", "resident", "mps shares its memory"),
         (MPS, TE_ON_CPU, "memory", "layerwise", "mode is memory"),
         (MPS, TE_ON_CPU, "auto", "cpu", "ComfyUI computes it on the CPU"),
-        (DIRECTML, T5, "auto", "offload", "--directml -1 cannot copy layers while it computes"),
+        (
+            DIRECTML,
+            replace(T5, can=NO_COPY),
+            "auto",
+            "offload",
+            "--directml -1 cannot copy layers while it computes",
+        ),
         (machine(8), VAE, "speed", "resident", "mode is speed"),
         (machine(8), T5, "speed", "resident", "only 6.80 GB of its 9.50 GB fit"),
         (machine(24), component("audio_vae"), "memory", "auto", "placed only on request"),
@@ -197,7 +221,7 @@ def test_the_command_line_wins_over_the_default_of_the_user() -> None:
         ),
         (
             machine(8),
-            component("text_encoder", 9, movable=False),
+            component("text_encoder", 9, can=not_movable(STREAMED, "T5")),
             "auto",
             "auto",
             "nothing can give way for it",
@@ -276,12 +300,17 @@ def test_a_budget_of_its_own_keeps_layers_resident(budget: str, planned: int, li
 
 
 def test_where_comfyui_pages_weights_in_the_host_is_its_own_and_the_report_says_so() -> None:
-    paged = replace(T5, paged=True)
+    paged = replace(T5, can=PAGED)
     assert one(asks("layerwise"), machine(24), paged).host_tier is None
     decision = one(asks("layerwise", host="pinned"), machine(24), paged)
     assert decision.host_tier is None
     assert "pinned from" in decision.limits[0]
     assert "dynamic VRAM keeps the weights" in decision.why
+
+
+def test_what_happens_anyway_is_never_refused() -> None:
+    for facts, of in ((cpu_machine("--cpu"), TE_ON_CPU), (cpu_machine(), T5)):
+        assert not one(asks("resident"), facts, of).limits
 
 
 def test_a_budget_below_two_layers_is_honoured() -> None:

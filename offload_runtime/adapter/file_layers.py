@@ -1,0 +1,78 @@
+"""Which of a model's layers can be read from the model file: those of which the file holds most, just as they are.
+
+ComfyUI's loaders convert many files (another dtype, a quantisation, fused weights), and then no bytes are equal. A
+file that has a few norms of each layer is not one that layers can be read from.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch import nn
+
+from ..engine import Layer, MappedWeights, Stack, parameter_bytes
+from ..engine.stacks import stack_layers
+from .record import record_of
+
+MOST = 0.5
+"""The share of a layer's bytes that the file must hold."""
+
+
+def look_into_files(model: nn.Module, stacks: Sequence[Stack], files: Sequence[Path]) -> FileLayers:
+    """Find what files hold of a model; every weight that one may hold is compared byte by byte.
+
+    Args:
+        model: the model.
+        stacks: its layers.
+        files: safetensors files that its weights may have come from.
+    """
+    return FileLayers(model, stacks, files, record_of(model).mapped)
+
+
+class FileLayers:
+    """What the files hold of one model, which stays as it is until `lay`.
+
+    Attributes:
+        bytes: how much of the layers can be read from a file.
+    """
+
+    def __init__(
+        self, model: nn.Module, stacks: Sequence[Stack], files: Sequence[Path], mapped: MappedWeights
+    ) -> None:
+        self._mapped = mapped
+        movable = _movable(model, stacks)
+        self._found = mapped.find(movable, files, itertools.chain(model.parameters(), model.buffers()))
+        held = {layer: self._held(layer) for layer in stack_layers(stacks)}
+        whole = {layer: size for layer, size in held.items() if size > MOST * parameter_bytes(layer.module)}
+        self.bytes = sum(whole.values())
+        inside = {id(p) for layer in held.keys() - whole.keys() for p in layer.module.parameters()}
+        self._rests = [p for p in movable.values() if id(p) not in inside] if whole else []
+
+    def lay(self) -> None:
+        """Let these layers rest in the file, and the tables with them."""
+        self._mapped.lay(self._found, self._rests)
+
+    def _held(self, layer: Layer) -> int:
+        parameters = {id(p): p for p in layer.module.parameters()}.values()
+        return sum(p.nbytes for p in parameters if p in self._found or self._mapped.holds(p))
+
+
+def _movable(model: nn.Module, stacks: Sequence[Stack]) -> dict[str, nn.Parameter]:
+    """Return the weights that may rest in a file: those copied into a slot, and tables that are only looked up.
+
+    Other weights are used where they are, and a result can depend on how its operands are aligned in memory.
+    """
+    layers = {
+        f"{layer.name}.{name}": parameter
+        for layer in stack_layers(stacks)
+        for name, parameter in layer.module.named_parameters()
+    }
+    tables = {
+        f"{name}.{key}": parameter
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Embedding)
+        for key, parameter in module.named_parameters(recurse=False)
+    }
+    return layers | tables
