@@ -24,7 +24,7 @@ from ..engine.lane import where_else
 from ..engine.stacks import stack_layers
 from ..policy import Placement
 from ..policy.rounds import PAGED
-from .dynamic_pages import range_of, set_bar, watermark_for
+from .dynamic_pages import drop_stray_pages, range_of, set_bar, watermark_for
 from .record import all_records, record_of
 
 
@@ -182,6 +182,7 @@ class Place:
         model, pages = self._model(), self.pages
         if self.wish.budget is None or model is None or not hasattr(pages, "set_watermark"):
             return
+        drop_stray_pages(model, pages, self.tables)
         address = watermark_for(model, pages, self.wish.budget, self.tables)
         self.bar_failed = address is not None and not set_bar(pages, address)
 

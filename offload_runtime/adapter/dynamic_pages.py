@@ -65,6 +65,19 @@ def stray_pages(pages: Any, needed: Collection[int]) -> list[int]:
     return [number for number, state in enumerate(residency) if state & 1 and number not in set(needed)]
 
 
+def drop_stray_pages(model: nn.Module, pages: Any, left_out: Collection[nn.Module]) -> None:
+    """Let pages go that nothing is needed of; those above them go, too, and come back when they are used.
+
+    Args:
+        model: a loaded model.
+        pages: its range.
+        left_out: modules whose weights stay on the host.
+    """
+    stray = stray_pages(pages, needed_pages(model, pages, left_out))
+    if stray and set_bar(pages, stray[0] * PAGE):
+        set_bar(pages, len(pages.get_residency()) * PAGE)
+
+
 def allowed_bytes(pages: Any, needed: Collection[int]) -> int | None:
     """Return how many bytes of the needed pages the bar allows on the device now; None where that is not said."""
     watermark = _answer(pages, "get_watermark")

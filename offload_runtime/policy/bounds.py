@@ -74,7 +74,9 @@ def _no_file(placement: Placement, component: ComponentFacts, machine: MachineFa
     if placement is not Placement.LAYERWISE or on_device or component.file_bytes != 0:
         return None
     nearest = Placement.CPU if machine.accelerator else Placement.RESIDENT
-    return Bound(nearest, f"{component.why_no_file}, so layer by layer nothing would be gained, and it stays in memory")
+    return Bound(
+        nearest, f"{component.why_no_file}, so layer by layer nothing would be gained, and it stays in memory"
+    )
 
 
 def _novram(placement: Placement, component: ComponentFacts, machine: MachineFacts) -> Bound | None:

@@ -296,3 +296,33 @@ def test_one_that_left_takes_no_part_any_more(dynamic: ComfyUI) -> None:
     assert encoder.how.startswith("not loaded now")
     sampler.node()
     assert gone_first(dynamic, encoder, sampler, unplaced) == [2, 0, 1]
+
+
+@pytest.mark.parametrize("budget", [5, 7, 11])
+def test_pages_of_a_table_that_is_looked_up_in_memory_from_now_on_count_or_go(
+    dynamic: ComfyUI, budget: int
+) -> None:
+    """The encoder ran before it was placed, or a LoRA was on its table: then ComfyUI used the table on the card."""
+    encoder = Component(dynamic, None, table=4)
+    encoder.load()
+    encoder.model.tokens(torch.zeros(1, 1, dtype=torch.long, device=dynamic.sim.device))
+    encoder.run()
+    dynamic.end_node()
+    assert encoder.pages == 12
+    encoder.place("clip", "layerwise", budget)
+    for _ in range(2):
+        encoder.peak = 0
+        encoder.node()
+        assert 0 < encoder.peak <= budget * vbar.PAGE
+        assert encoder.pages <= budget
+
+
+def test_pages_that_nobody_needs_are_told(dynamic: ComfyUI) -> None:
+    encoder = Component(dynamic, None, table=4)
+    encoder.load()
+    encoder.model.tokens(torch.zeros(1, 1, dtype=torch.long, device=dynamic.sim.device))
+    dynamic.end_node()
+    encoder.place("clip", "layerwise", None)
+    encoder.node()
+    assert encoder.pages == 12
+    assert "128 MB of pages that it does not need now are there, too" in encoder.how

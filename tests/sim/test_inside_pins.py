@@ -154,7 +154,7 @@ def test_two_clones_that_a_cache_keeps_keep_no_pins(comfy: ComfyUI) -> None:
 
 def test_what_packing_adds_is_what_it_adds(comfy: ComfyUI) -> None:
     """Weights in memory of their own are replaced in place; those that share a file's are not."""
-    from offload_runtime.adapter.pinning import bytes_to_add, pinned_bytes
+    from offload_runtime.adapter.record import record_of
     from offload_runtime.adapter.structure import find_stacks
 
     comfy.sim.cap = BIG
@@ -162,7 +162,9 @@ def test_what_packing_adds_is_what_it_adds(comfy: ComfyUI) -> None:
     model = wired.patcher.model
     stacks = find_stacks(model)
     in_layers = sum(stack.bytes for stack in stacks)
-    assert (bytes_to_add(model, stacks), pinned_bytes(wired.patcher, stacks)) == (0, 0)
+    record = record_of(model)
+    assert record.masters.bytes_to_add(stacks, record.mapped) == 0
+    assert record.masters.pinned_bytes(wired.patcher, stacks) == 0
     file = torch.empty(in_layers + 4096, dtype=torch.uint8)
     at = 0
     for stack in stacks:
@@ -172,9 +174,9 @@ def test_what_packing_adds_is_what_it_adds(comfy: ComfyUI) -> None:
                 own.copy_(parameter)
                 parameter.set_(own)
                 at += parameter.nbytes
-    assert bytes_to_add(model, stacks) == in_layers
+    assert record.masters.bytes_to_add(stacks, record.mapped) == in_layers
     placed = place("clip", wired)
     assert placed.placed.facts.bytes_to_add == in_layers
     encode(placed.value)
-    assert bytes_to_add(model, stacks) == 0
-    assert pinned_bytes(placed.patcher, stacks) == pytest.approx(in_layers, rel=0.01)
+    assert record.masters.bytes_to_add(stacks, record.mapped) == 0
+    assert record.masters.pinned_bytes(placed.patcher, stacks) == pytest.approx(in_layers, rel=0.01)
