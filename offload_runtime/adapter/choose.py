@@ -68,7 +68,8 @@ def _layerwise(
         if host is Host.MAPPED and not _adopt(model, stacks, files):
             host, why = Host.STAGED, f"{_named(files)} holds the same bytes"
         budget = _budget(decision, model)
-        return StreamedToDevice(handle, ledger, budget, host, why, flexible=decision.flexible)
+        flexible, ahead = decision.flexible, decision.look_ahead
+        return StreamedToDevice(handle, ledger, budget, host, why, flexible=flexible, look_ahead=ahead)
     if _adopt(model, stacks, files):
         return StreamedFromFile(handle, ledger)
     how = (

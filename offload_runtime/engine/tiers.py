@@ -18,7 +18,7 @@ class HostTier(Protocol):
 
     name: str
     overlaps: bool
-    """Whether the next layer is copied ahead of its turn, into a second slot."""
+    """Whether the next layer can be copied ahead of its turn, into a second slot."""
 
     def begin_use(self) -> None:
         """Hear that the component is loaded, before anything is planned."""
@@ -120,7 +120,7 @@ class FileTier:
         return True
 
     def expect(self, masters: Sequence[nn.Parameter]) -> None:
-        """Nothing to do: the copy itself is made ahead."""
+        """Nothing to do: what may be read ahead is copied ahead."""
 
     def finish(self, masters: Sequence[nn.Parameter]) -> None:
         """Nothing to do: they take no memory but the slot."""

@@ -123,6 +123,8 @@ class _Case(NamedTuple):
             reason += f"; it takes none of the {budget.value} of VRAM that {budget.asked_by} allows"
         elif budget is not None and machine.accelerator and not component.on_cpu:
             reason += f"; at most {budget.value} of VRAM, set by {budget.asked_by}"
+        if waits is not None:
+            reason += f"; {waits} allows no look-ahead, so every layer is waited for"
         limits = (
             *placed.limits,
             *(
@@ -131,7 +133,6 @@ class _Case(NamedTuple):
                 else budget_limits(budget, component, placed.placement, share.planned, machine)
             ),
             *(least_limits(component, share.planned) if self._is_bound(component) else []),
-            *([f"{waits} allows no look-ahead, so every layer is waited for"] if waits and asked else []),
             *([tier.reason] if tier is not None and tier.lost else []),
             *(host_limits(host, component) if placed.placement is Placement.LAYERWISE else []),
             *device_limits(device, machine),

@@ -56,14 +56,21 @@ def pin(size: int) -> torch.Tensor:
 
 
 def stream(
-    sim: Accelerator, model: Model, *, pinned: bool = True, budget: int | None = None, parts: bool = False
+    sim: Accelerator,
+    model: Model,
+    *,
+    pinned: bool = True,
+    budget: int | None = None,
+    parts: bool = False,
+    look_ahead: bool = True,
 ) -> tuple[Streamer, Ledger]:
     layers = tuple(
         Layer(f"blocks.{i}", block, (block.up, block.down) if parts else ())
         for i, block in enumerate(model.blocks)
     )
     tier, ledger = MemoryTier(sim.device, PackedWeights(pin if pinned else lambda size: None)), Ledger()
-    streamer = Streamer([Stack("blocks", layers)], Lane(sim.device), tier, ledger, budget)
+    stacks = [Stack("blocks", layers)]
+    streamer = Streamer(stacks, Lane(sim.device), tier, ledger, budget, look_ahead=look_ahead)
     streamer.pack()
     streamer.install()
     streamer.allocate()
