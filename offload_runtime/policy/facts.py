@@ -64,6 +64,7 @@ class ComponentFacts:
         why_no_layers: why none can be streamed, when none can.
         pinned_bytes: how many bytes of its layers are page-locked already.
         bytes_to_add: host memory that its layers take beside what they take now, once they are packed.
+        file_bytes: how many bytes of its layers a file holds that they can be read from; None for "not looked".
         on_cpu: whether ComfyUI computes it on the CPU, by its own choice or a command-line flag.
         passes: how often its layers ran per use, as the last trace showed; None before the first use.
         activation_bytes: device memory that it computes in, beside its weights; 0 for "not known".
@@ -84,6 +85,7 @@ class ComponentFacts:
     why_no_layers: str = "no repeated layers were found in it"
     pinned_bytes: int = 0
     bytes_to_add: int = 0
+    file_bytes: int | None = None
     on_cpu: bool = False
     passes: int | None = None
     activation_bytes: int = 0

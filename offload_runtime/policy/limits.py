@@ -63,13 +63,13 @@ def device_limits(device: Argument | None, machine: MachineFacts) -> list[str]:
     return [f"{asked} is not there: this machine has {have} and computes on {machine.device}"]
 
 
-def host_limits(host: Argument | None, component: ComponentFacts) -> list[str]:
-    """Say why the weights of a component do not wait where they were asked to."""
-    if host is None or not component.paged:
+def host_limits(host: Argument | None, component: ComponentFacts, placement: Placement) -> list[str]:
+    """Say why nothing of a component waits where it was asked to; which tier a streamed one gets is said with it."""
+    if host is None or (placement is Placement.LAYERWISE and not component.paged):
         return []
-    return [
-        f"{host.value} from {host.asked_by} has no effect: ComfyUI's dynamic VRAM keeps the weights on the host"
-    ]
+    paged = component.paged and placement is not Placement.CPU
+    why = "ComfyUI's dynamic VRAM keeps the weights on the host" if paged else "it is not streamed"
+    return [f"host {host.value} from {host.asked_by} has no effect: {why}"]
 
 
 def workflow_notes(explicit: ExplicitArguments, machine: MachineFacts) -> tuple[str, ...]:

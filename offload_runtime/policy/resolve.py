@@ -134,7 +134,7 @@ class _Case(NamedTuple):
             ),
             *(least_limits(component, share.planned) if self._is_bound(component) else []),
             *([tier.reason] if tier is not None and tier.lost else []),
-            *(host_limits(host, component) if placed.placement is Placement.LAYERWISE else []),
+            *host_limits(host, component, placed.placement),
             *device_limits(device, machine),
         )
         return Decision(
