@@ -298,6 +298,8 @@ class StreamedToDevice(Layerwise):
     def _host_now(self) -> tuple[str, str]:
         model = self._model()
         pinned, packed = self._packed()
+        if self._host is Host.STAGED and packed and pinned == packed:
+            return Host.PINNED.value, "another placement of this model wants them pinned"
         if model is None or pinned == packed or self._host is not Host.PINNED:
             return self._host.value, self._why_staged
         short = f"{format_bytes(packed - pinned)} of {format_bytes(packed)} could not be pinned"

@@ -165,6 +165,7 @@ class Streamer:
 
     def pack(self) -> None:
         """Bring the masters of every unit into the form that copies fastest."""
+        self._lane.settle()  # the masters move, and memory that a copy reads must not be unpinned
         packed: set[int] = set()
         for index in range(len(self._units.all)):
             masters = masters_of(self._exchanges(index))
@@ -272,15 +273,15 @@ class Streamer:
             return
         with _planning:
             self._torn = True
+            after = [self._lane.mark()]
             if occupant.slots is self._slots:
                 self._give_up(index)
                 self._evict(self._areas.claim(index, occupant.region))
                 self._held[index] = occupant
-                for left, event in self._leaving:
-                    if left.overlaps(occupant.region):
-                        self._lane.wait(event)
+                after += [event for left, event in self._leaving if left.overlaps(occupant.region)]
             with named("copy again", self._units.names[index]):
-                occupant.copy_again()
+                occupant.arrived = self._lane.copy(tuple(after), occupant.copy_again)
+            self._lane.wait(occupant.arrived)
             self._torn = occupant.displaced = False
 
     def _occupant(self, index: int, position: int) -> Occupant | None:
