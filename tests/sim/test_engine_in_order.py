@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from . import Accelerator
-from .test_engine import KIB, ORDERS, Model, stream
+from .test_engine import FORWARD, KIB, ORDERS, Model, stream
 from .test_engine import packed as slot_size
+from .test_engine_hazards import Caller
 
 MIXED = [64, 512, 128, 1024, 32, 256]
 
@@ -34,7 +35,7 @@ def test_any_order_gives_the_same_numbers_and_nothing_overlaps(
 def test_nothing_is_copied_before_it_is_asked_for(sim: Accelerator) -> None:
     model, x = Model(MIXED), torch.randn(3, 64).to(sim.device)
     streamer, ledger = stream(sim, model, look_ahead=False)
-    model.run(x, range(6))
+    model.run(x, FORWARD)
     streamer.install()
     for block in model.blocks:
         before = ledger.moved["memory"]
@@ -49,3 +50,18 @@ def test_the_smallest_budget_that_is_promised_is_kept(sim: Accelerator) -> None:
         ahead, _ = stream(sim, model, budget=budget, parts=True)
         waits, _ = stream(sim, model, budget=budget, parts=True, look_ahead=False)
         assert waits.footprint <= ahead.footprint
+
+
+def test_a_layer_that_calls_another_comes_back(sim: Accelerator) -> None:
+    model, x = Model([512, 64, 64], width=256), torch.randn(4, 256)
+    caller = Caller(256, 512).requires_grad_(False)
+    object.__setattr__(caller, "called", model.blocks[1])
+    model.blocks[0] = caller
+    expected, there = model.run(x, [0, 2]), x.to(sim.device)
+    streamer, _ = stream(sim, model, look_ahead=False)
+    for _ in range(3):
+        with sim.measure() as m:
+            got = model.run(there, [0, 2])
+        assert torch.equal(got.cpu(), expected)
+        assert m.overlap_ms == 0
+        streamer.install()
