@@ -86,7 +86,7 @@ def blocks(count: int, dtype: torch.dtype = torch.float32) -> list[Block]:
 
 def stream(layers: Sequence[nn.Module]) -> Streamer:
     """Let our engine run some layers, those in half precision out of slots."""
-    host = HalfPrecisionOnHost(CPU, PackedWeights(lambda size: None))
+    host = HalfPrecisionOnHost(CPU, PackedWeights(lambda block: False))
     stack = Stack("blocks", tuple(Layer(f"blocks.{i}", layer) for i, layer in enumerate(layers)))
     streamer = Streamer([stack], Lane(CPU), host, Ledger())
     streamer.pack()

@@ -122,7 +122,7 @@ def stream(sim: Accelerator, case: Case) -> tuple[Callable[[], object], Callable
     for module in (*rest_of(model), *resident):
         module.to(sim.device)
     ledger = Ledger()
-    tier = MemoryTier(sim.device, PackedWeights(pin if case.pinned else lambda size: None))
+    tier = MemoryTier(sim.device, PackedWeights(sim.pin if case.pinned else lambda block: False))
     budget = slot_budget(case.budget, layers)
     streamer = Streamer([Stack("blocks", tuple(layers))], Lane(sim.device), tier, ledger, budget)
     streamer.pack()
@@ -169,8 +169,3 @@ def work_of(name: str, profile: str) -> Work:
 def rest_of(model: nn.Module) -> list[nn.Module]:
     """Return what is not in a layer."""
     return [child for name, child in model.named_children() if name != "blocks"]
-
-
-def pin(size: int) -> torch.Tensor:
-    """Take pinned memory."""
-    return torch.empty(size, dtype=torch.uint8).pin_memory()

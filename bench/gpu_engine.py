@@ -40,12 +40,15 @@ class Setup:
         geometry: the stack.
         clock: how time is taken.
         peak: returns the most bytes that were allocated on the device since it was last asked.
+        pin, unpin: pin memory where it is, and undo that.
     """
 
     device: torch.device
     geometry: Geometry
     clock: Clock
     peak: Callable[[], int]
+    pin: Callable[[torch.Tensor], bool]
+    unpin: Callable[[torch.Tensor], object] = lambda block: None
 
 
 class Runs(NamedTuple):
@@ -114,7 +117,7 @@ def _measure(setup: Setup) -> Runs:
         given = given.to(setup.device)
         outputs, times, slots, peaks = [], {}, 0, {}
         for way in ("pinned", "pageable"):
-            with _streamed(layers, setup.device, pinned=way == "pinned") as (streamer, ledger):
+            with _streamed(layers, setup, pinned=way == "pinned") as (streamer, ledger):
                 times[way], out, peaks[way] = _second_run(
                     setup, lambda s=streamer: (s.install(), model(given))[1]
                 )
@@ -147,15 +150,10 @@ def _measure(setup: Setup) -> Runs:
 
 
 @contextmanager
-def _streamed(
-    layers: list[Layer], device: torch.device, *, pinned: bool
-) -> Iterator[tuple[Streamer, Ledger]]:
-    def pin(size: int) -> torch.Tensor | None:
-        return torch.empty(size, dtype=torch.uint8).pin_memory() if pinned else None
-
+def _streamed(layers: list[Layer], setup: Setup, *, pinned: bool) -> Iterator[tuple[Streamer, Ledger]]:
     ledger = Ledger()
-    tier = MemoryTier(device, PackedWeights(pin), pinned=pinned)
-    streamer = Streamer([Stack("blocks", tuple(layers))], Lane(device), tier, ledger)
+    tier = MemoryTier(setup.device, PackedWeights(setup.pin, setup.unpin), pinned=pinned)
+    streamer = Streamer([Stack("blocks", tuple(layers))], Lane(setup.device), tier, ledger)
     streamer.pack()
     streamer.allocate()
     try:

@@ -40,7 +40,7 @@ def engine() -> list[Check]:
             sim.memory.reset_peak()
             return int(most)
 
-        return engine_checks(Setup(sim.device, SMALL, clock, peak))
+        return engine_checks(Setup(sim.device, SMALL, clock, peak, sim.pin))
 
 
 def ranges() -> list[Check]:

@@ -65,6 +65,8 @@ class Layerwise(ABC):
     Lives on in a kept report, and refers to the model and to what is attached to it only weakly.
     """
 
+    _look_ahead = True
+
     def __init__(
         self, handle: Handle, device: torch.device, ledger: Ledger, budget: int | None = None
     ) -> None:
@@ -89,7 +91,8 @@ class Layerwise(ABC):
         self._layers = sum(len(stack.layers) for stack in stacks)
         self._layer_bytes = sum(stack.bytes for stack in stacks)
         lane, tier, trace = lane_to(self._device), self._tier(model), record.trace
-        streamer = Streamer(stacks, lane, tier, self._ledger, self._slot_budget(model, stacks), trace)
+        budget, ahead = self._slot_budget(model, stacks), self._look_ahead
+        streamer = Streamer(stacks, lane, tier, self._ledger, budget, trace, look_ahead=ahead)
         self._compiled = self._layers - len(streamer.layers)
         attachment = self._attachment(patcher, streamer)
         if isinstance(tier, MemoryTier):
@@ -172,9 +175,11 @@ class StreamedToDevice(Layerwise):
         host: Host,
         *,
         flexible: bool = False,
+        look_ahead: bool = True,
     ) -> None:
         super().__init__(handle, handle.patcher.load_device, ledger, budget)
         self._host = host
+        self._look_ahead = look_ahead
         keeps_nothing = mm.vram_state is mm.VRAMState.NO_VRAM
         # What is evicted comes back to memory, and there is none for what is read from its file.
         self._flexible = flexible and host is not Host.MAPPED and not keeps_nothing
@@ -217,9 +222,8 @@ class StreamedToDevice(Layerwise):
 
     def _how(self, slot: str) -> str:
         where = "the model file" if self._host is Host.MAPPED else self._memory()
-        return (
-            f"on {self._device} out of slots of {slot}, each copied from {where} while the one before it runs"
-        )
+        when = "while the one before it runs" if self._look_ahead else "when it runs, and waited for"
+        return f"on {self._device} out of slots of {slot}, each copied from {where} {when}"
 
     def _memory(self) -> str:
         pinned, _ = self._packed()
@@ -228,6 +232,8 @@ class StreamedToDevice(Layerwise):
     def _host_now(self) -> tuple[str, str]:
         model = self._model()
         pinned, packed = self._packed()
+        if self._host is Host.STAGED and packed and pinned == packed:
+            return Host.PINNED.value, "another placement of this model wants them pinned"
         if model is None or pinned == packed or self._host is not Host.PINNED:
             return self._host.value, ""
         short = f"{format_bytes(packed - pinned)} of {format_bytes(packed)} could not be pinned"

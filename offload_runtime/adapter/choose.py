@@ -66,7 +66,8 @@ def _layerwise(decision: Decision, handle: Handle, found: FileLayers | None, led
         return StreamedFromFile(handle, ledger)
     host = decision.host_tier or Host.PINNED
     budget = _budget(decision, handle.patcher.model)
-    return StreamedToDevice(handle, ledger, budget, host, flexible=decision.flexible)
+    flexible, ahead = decision.flexible, decision.look_ahead
+    return StreamedToDevice(handle, ledger, budget, host, flexible=flexible, look_ahead=ahead)
 
 
 def _budget(decision: Decision, model: nn.Module) -> int | None:

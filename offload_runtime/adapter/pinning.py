@@ -22,7 +22,7 @@ from ..policy import format_bytes
 
 
 class _Pins:
-    """Takes pinned blocks for one model.
+    """Pins the blocks of one model.
 
     Attributes:
         refusal: why the last one was refused, or "".
@@ -31,16 +31,13 @@ class _Pins:
     def __init__(self) -> None:
         self.refusal = ""
 
-    def take(self, size: int) -> torch.Tensor | None:
-        """Return a pinned block, or None when ComfyUI does not pin on this device, or has no room left."""
+    def take(self, block: torch.Tensor) -> bool:
+        """Pin a block where it is; False when ComfyUI does not pin on this device, or has no room left."""
         with torch.inference_mode(False):
-            block = nn.Parameter(
-                torch.empty(size, dtype=torch.uint8), requires_grad=False
-            )  # the type that it pins
-        pinned = bool(mm.pin_memory(block))
+            pinned = bool(mm.pin_memory(nn.Parameter(block, requires_grad=False)))  # the type that it pins
         if not pinned:
-            self.refusal = _why_refused(size)
-        return block if pinned else None
+            self.refusal = _why_refused(block.nbytes)
+        return pinned
 
 
 class Masters:

@@ -34,7 +34,7 @@ class Areas:
         if budget is not None:
             budget = budget // ALIGNMENT * ALIGNMENT
             room = max(largest, min(room, budget - part))
-        for_parts = max(part, min(sum(parts), (budget or 0) - room))
+        for_parts = max(part, min(sum(parts), (budget or 0) - room)) if ahead else part
         self.capacity = room + for_parts
         self._trace: Sequence[int] = ()
         self._areas = (

@@ -88,7 +88,7 @@ class Occupant:
         )
 
     def copy_again(self) -> None:
-        """Copy the masters to where the views are, in the order of compute."""
+        """Copy the masters to where the views are."""
         with torch.no_grad():
             for exchange, view in zip(self.exchanges, self.views, strict=True):
                 view.copy_(exchange.master, non_blocking=True)

@@ -4,7 +4,7 @@ The same Parameter objects view the block afterwards, so there is one copy of ev
 weight is a write into the block: nothing can go stale. A layer is then one copy instead of one per weight,
 which is what an encoder of many small weights needs (CLIP-L, simulated: 11.4 → 7.0 ms), and a pinned block's
 copy does not hold the host. A weight's own memory goes when it is packed, so packing takes one layer more than there
-was, for as long as it takes.
+was, for as long as it takes. A block is pinned and unpinned where it is: that moves nothing, and takes nothing.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ class PackedWeights:
     """The packed layers of one model.
 
     Args:
-        pin: makes a block of that many pinned bytes, or returns None when it may not or cannot.
-        unpin: called with each block that is not used any more, at the latest when this object goes.
+        pin: pins a block where it is, or returns False when it may not or cannot.
+        unpin: called with each block that shall be pinned no more, at the latest when this object goes.
     """
 
     def __init__(
         self,
-        pin: Callable[[int], torch.Tensor | None],
+        pin: Callable[[torch.Tensor], bool],
         unpin: Callable[[torch.Tensor], object] = lambda block: None,
     ) -> None:
         self._pin = pin
         self._unpin = unpin
         self._blocks: dict[tuple[int, ...], torch.Tensor] = {}  # addresses of a layer's weights → their block
         self._pinned: dict[int, torch.Tensor] = {}  # address → block
+        self._wanting: weakref.WeakSet[object] = weakref.WeakSet()  # who wants the blocks pinned
         self._lock = threading.RLock()  # whoever dies last gives the blocks back, in any thread
         # The finalizer keeps the blocks alive until it has run, not this object.
         weakref.finalize(self, _unpin_all, self._pinned, unpin).atexit = False
@@ -61,37 +62,40 @@ class PackedWeights:
         """Tell whether a copy from a block returns before it is done."""
         return block.data_ptr() in self._pinned
 
-    def pack(self, masters: Sequence[nn.Parameter], *, pinned: bool = True) -> None:
-        """Let the weights of one layer view one block.
+    def want_pinned(self, user: object) -> None:
+        """Hear that somebody wants the blocks pinned, for as long as he lives."""
+        self._wanting.add(user)
+
+    def pack(self, masters: Sequence[nn.Parameter]) -> None:
+        """Let the weights of one layer view one block, a pinned one if anybody wants that and there is room.
+
+        A pin that was refused is asked for again each time, and one that nobody wants any more is given back.
+        Nothing may copy from the weights now.
 
         Args:
             masters: the weights, in the order in which they are copied.
-            pinned: whether the block shall be a pinned one; where none is to be had, it is an ordinary one, until
-                there is one when they are packed again.
         """
         if not masters:
             return
         with self._lock:
-            before, old = self.block(masters), _addresses(masters)
-            if before is not None and self.is_pinned(before) == pinned:
-                return
-            fresh = self._pin(packed_bytes(masters)) if pinned else None
-            if before is not None and fresh is None and pinned:
-                return
-            self._move(masters, fresh)
-            if before is not None:
-                self._drop(old)
+            block = self.block(masters)
+            if block is None:
+                block = self._move(masters)
+            wanted = bool(list(self._wanting))
+            if wanted and not self.is_pinned(block) and self._pin(block):
+                self._pinned[block.data_ptr()] = block
+            elif not wanted and self._pinned.pop(block.data_ptr(), None) is not None:
+                self._unpin(block)
 
-    def _move(self, masters: Sequence[nn.Parameter], pinned: torch.Tensor | None) -> None:
-        size = packed_bytes(masters)
-        block = pinned if pinned is not None else torch.empty(size, dtype=torch.uint8)
+    def _move(self, masters: Sequence[nn.Parameter]) -> torch.Tensor:
+        with torch.inference_mode(False):
+            block = torch.empty(packed_bytes(masters), dtype=torch.uint8)
         for master, place in zip(masters, views_into(block, 0, layout_of(masters)), strict=True):
             with torch.inference_mode():
                 place.copy_(master)
             view(master, place)
         self._blocks[_addresses(masters)] = block
-        if pinned is not None:
-            self._pinned[block.data_ptr()] = block
+        return block
 
     def block(self, masters: Sequence[nn.Parameter]) -> torch.Tensor | None:
         """Return the block that these weights view, all of them and in this order, or None."""

@@ -55,6 +55,8 @@ class Streamer:
         budget: bytes that the slots may take; one layer, or one operation and the rest of a split layer, is always
             let in. The layers are split where two whole ones take more than that, or more than would be of use.
         trace: the order of the last use, where it is known already.
+        look_ahead: whether what runs next may be copied while something computes. If not, each layer is copied when
+            it runs, behind all that was computed before it.
     """
 
     def __init__(
@@ -65,6 +67,8 @@ class Streamer:
         ledger: Ledger,
         budget: int | None = None,
         trace: Trace | None = None,
+        *,
+        look_ahead: bool = True,
     ) -> None:
         self._layers = tuple(layer for layer in stack_layers(stacks) if not is_compiled(layer))
         self._prefixes = tuple(f"{layer.name}." for layer in self._layers)
@@ -72,7 +76,8 @@ class Streamer:
         self._tier = tier
         self._ledger = ledger
         self._budget = budget
-        room = room_to_split_for(self._layers, budget) if tier.overlaps else None
+        self._ahead = look_ahead and tier.overlaps
+        room = room_to_split_for(self._layers, budget, ahead=self._ahead) if tier.overlaps else None
         if room is not None:
             self._budget = room
         # Where the weights are looked up when a unit runs: walking its modules every time would cost more.
@@ -101,7 +106,7 @@ class Streamer:
     def footprint(self) -> int:
         """The most that the slots take while the component is loaded."""
         sizes = [packed_bytes(streamable(unit.parameters())) for unit in self._units.all]
-        return Areas(sizes, self._units.layers, self._budget, ahead=self._tier.overlaps).capacity
+        return Areas(sizes, self._units.layers, self._budget, ahead=self._ahead).capacity
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -160,6 +165,7 @@ class Streamer:
 
     def pack(self) -> None:
         """Bring the masters of every unit into the form that copies fastest."""
+        self._lane.settle()  # the masters move, and memory that a copy reads must not be unpinned
         packed: set[int] = set()
         for index in range(len(self._units.all)):
             masters = masters_of(self._exchanges(index))
@@ -267,15 +273,15 @@ class Streamer:
             return
         with _planning:
             self._torn = True
+            after = [self._lane.mark()]
             if occupant.slots is self._slots:
                 self._give_up(index)
                 self._evict(self._areas.claim(index, occupant.region))
                 self._held[index] = occupant
-                for left, event in self._leaving:
-                    if left.overlaps(occupant.region):
-                        self._lane.wait(event)
+                after += [event for left, event in self._leaving if left.overlaps(occupant.region)]
             with named("copy again", self._units.names[index]):
-                occupant.copy_again()
+                occupant.arrived = self._lane.copy(tuple(after), occupant.copy_again)
+            self._lane.wait(occupant.arrived)
             self._torn = occupant.displaced = False
 
     def _occupant(self, index: int, position: int) -> Occupant | None:
@@ -310,7 +316,7 @@ class Streamer:
         """Start to copy what is expected next into what is free."""
         if position < 0:
             return
-        if not self._tier.overlaps:
+        if not self._ahead:
             for following in self._prediction.expected[position + 1 : position + 2]:
                 self._tier.expect(masters_of(self._exchanges(following)))
             return
@@ -326,6 +332,8 @@ class Streamer:
         slots, region, masters = self._slots, fetch.region, masters_of(exchanges)
         assert slots is not None
         after = tuple(event for left, event in self._leaving if left.overlaps(region))
+        if not self._ahead:
+            after = (*after, self._lane.mark())
         self._leaving = [
             (r, e) for r, e in self._leaving if not (region.start <= r.start and r.end <= region.end)
         ]
@@ -343,7 +351,8 @@ class Streamer:
                     for place, master in zip(views, masters, strict=True):
                         place.copy_(master, non_blocking=True)
 
-        queue = self._lane.copy_in_background if self._tier.holds_the_host(block) else self._lane.copy
+        background = self._ahead and self._tier.holds_the_host(block)
+        queue = self._lane.copy_in_background if background else self._lane.copy
         with named("ask for", name):  # most profilers record this thread only, and not one that copies
             occupant.arrived = queue(after, transfer)
         self._tier.finish(masters)
@@ -385,7 +394,7 @@ class Streamer:
 
     def _plan(self, sizes: Sequence[int]) -> Areas:
         # Where layers in between stay, larger ones become neighbours, for whom no more room was planned.
-        return Areas(sizes, self._units.layers, self.footprint, ahead=self._tier.overlaps)
+        return Areas(sizes, self._units.layers, self.footprint, ahead=self._ahead)
 
     def _sizes(self) -> list[int]:
         """Return what each unit takes in the slots now; resident weights take nothing."""

@@ -18,7 +18,7 @@ class HostTier(Protocol):
 
     name: str
     overlaps: bool
-    """Whether the next layer is copied ahead of its turn, into a second slot."""
+    """Whether the next layer can be copied ahead of its turn, into a second slot."""
 
     def begin_use(self) -> None:
         """Hear that the component is loaded, before anything is planned."""
@@ -48,7 +48,7 @@ class MemoryTier:
     Args:
         device: the compute device.
         weights: packs each layer into one block, so that it is copied at once.
-        pinned: whether the blocks shall be pinned.
+        pinned: whether it wants the blocks pinned; the other tiers of these weights have a say, too.
     """
 
     name = "memory"
@@ -57,7 +57,8 @@ class MemoryTier:
     def __init__(self, device: torch.device, weights: PackedWeights, *, pinned: bool = True) -> None:
         self._device = device
         self._weights = weights
-        self._pinned = pinned
+        if pinned:
+            weights.want_pinned(self)
 
     def begin_use(self) -> None:
         """Nothing to do: the masters are packed when ComfyUI has placed what stays."""
@@ -68,7 +69,7 @@ class MemoryTier:
 
     def pack(self, masters: Sequence[nn.Parameter]) -> None:
         """Bring them into one block, a pinned one as far as the limit goes."""
-        self._weights.pack(masters, pinned=self._pinned)
+        self._weights.pack(masters)
 
     def packed(self, masters: Sequence[nn.Parameter]) -> torch.Tensor | None:
         """Return their block."""
@@ -120,7 +121,7 @@ class FileTier:
         return True
 
     def expect(self, masters: Sequence[nn.Parameter]) -> None:
-        """Nothing to do: the copy itself is made ahead."""
+        """Nothing to do: what may be read ahead is copied ahead."""
 
     def finish(self, masters: Sequence[nn.Parameter]) -> None:
         """Nothing to do: they take no memory but the slot."""

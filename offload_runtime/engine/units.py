@@ -103,9 +103,16 @@ def enough_room(layers: Sequence[Layer]) -> int:
     return 2 * largest + SPARE
 
 
-def room_to_split_for(layers: Sequence[Layer], budget: int | None) -> int | None:
-    """Return the bytes for slots when they are less than two whole layers take, so that layers have to be split."""
-    whole = largest_neighbours([packed_bytes(streamable(layer.module.parameters())) for layer in layers])
+def room_to_split_for(layers: Sequence[Layer], budget: int | None, *, ahead: bool = True) -> int | None:
+    """Return the bytes for slots when they are less than whole layers take, so that layers have to be split.
+
+    Args:
+        layers: the layers.
+        budget: bytes that the slots may take, or None.
+        ahead: whether there shall be room for the next layer beside the running one.
+    """
+    sizes = [packed_bytes(streamable(layer.module.parameters())) for layer in layers]
+    whole = largest_neighbours(sizes) if ahead else max(sizes, default=0)
     enough = enough_room(layers)
     room = enough if budget is None else min(enough, budget)
     return room if room < whole else None

@@ -59,7 +59,9 @@ def host_tiers(
     """
     chosen: dict[str, Tier] = {}
     left = _Left(machine.pin_limit, max(0, machine.ram_available - RAM_RESERVE))
-    order = sorted(streamed, key=lambda c: (wishes.get(c.name) is None, -c.layer_bytes * _passes(c), c.name))
+    can_be_met = {c.name: _in_file(c) or wishes.get(c.name) is not HostTier.MAPPED for c in streamed}
+    asked = {name: wish for name, wish in wishes.items() if wish is not None and can_be_met.get(name)}
+    order = sorted(streamed, key=lambda c: (c.name not in asked, -c.layer_bytes * _passes(c), c.name))
     for component in order:
         chosen[component.name] = tier = _choose(component, wishes.get(component.name), machine, left)
         if tier.tier is HostTier.PINNED:
@@ -79,6 +81,9 @@ def _choose(component: ComponentFacts, wish: HostTier | None, machine: MachineFa
         return Tier(
             HostTier.MAPPED, f"{wish} has no meaning on the CPU: layers come from the file", lost=True
         )
+    if wish is HostTier.MAPPED and not _in_file(component):
+        tier, why, _ = _choose(component, None, machine, left)
+        return Tier(tier, f"mapped was asked for, and {component.why_no_file}; {why}", lost=True)
     if wish in (HostTier.STAGED, HostTier.MAPPED):
         return Tier(wish, f"{wish} was asked for")
     size = format_bytes(component.layer_bytes)
@@ -88,7 +93,7 @@ def _choose(component: ComponentFacts, wish: HostTier | None, machine: MachineFa
         return Tier(
             HostTier.PINNED, f"its {size} may be pinned, which takes {adds} beside what they take now"
         )
-    if wish is None and _takes(component) > left.memory:
+    if wish is None and _takes(component) > left.memory and _in_file(component):
         return Tier(HostTier.MAPPED, f"{why_not}, so its layers are read from the file")
     return Tier(HostTier.STAGED, f"{why_not}, so its layers are staged", lost=wish is not None)
 
@@ -106,6 +111,11 @@ def _why_not_pinned(component: ComponentFacts, machine: MachineFacts, left: _Lef
             f"{format_bytes(max(0, left.memory))} are left beside {format_bytes(RAM_RESERVE)} for the system"
         )
     return ""
+
+
+def _in_file(component: ComponentFacts) -> bool:
+    """Tell whether its layers can be read from a file, as far as anybody has looked."""
+    return component.file_bytes != 0
 
 
 def _to_pin(component: ComponentFacts) -> int:

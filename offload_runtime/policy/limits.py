@@ -63,13 +63,23 @@ def device_limits(device: Argument | None, machine: MachineFacts) -> list[str]:
     return [f"{asked} is not there: this machine has {have} and computes on {machine.device}"]
 
 
-def host_limits(host: Argument | None, component: ComponentFacts) -> list[str]:
-    """Say why the weights of a component do not wait where they were asked to."""
-    if host is None or not component.can.keeper:
+_EVERYTHING = ("all", "default")
+
+
+def host_limits(host: Argument | None, component: ComponentFacts, placement: Placement) -> list[str]:
+    """Say why nothing of a component waits where it was asked to; which tier a streamed one gets is said with it.
+
+    What was asked for everything is for what streams, whatever that is.
+    """
+    keeper = component.can.keeper if placement is not Placement.CPU else ""
+    if (
+        host is None
+        or host.selector in ("all", "default")
+        or (placement is Placement.LAYERWISE and not keeper)
+    ):
         return []
-    return [
-        f"{host.value} from {host.asked_by} has no effect: {component.can.keeper} keeps the weights on the host"
-    ]
+    why = f"{keeper} keeps the weights on the host" if keeper else "it is not streamed"
+    return [f"host {host.value} from {host.asked_by} has no effect: {why}"]
 
 
 def workflow_notes(explicit: ExplicitArguments, machine: MachineFacts) -> tuple[str, ...]:

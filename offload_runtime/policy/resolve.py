@@ -125,6 +125,8 @@ class _Case(NamedTuple):
             reason += f"; at most {budget.value} of VRAM, set by {budget.asked_by}"
         if component.replaces:
             reason += f"; it replaces {component.replaces}"
+        if waits is not None:
+            reason += f"; {waits} allows no look-ahead, so every layer is waited for"
         limits = (
             *placed.limits,
             *(
@@ -133,9 +135,8 @@ class _Case(NamedTuple):
                 else budget_limits(budget, component, placed.placement, share.planned, machine)
             ),
             *(least_limits(component, share.planned) if self._is_bound(component) else []),
-            *([f"{waits} allows no look-ahead, so every layer is waited for"] if waits and asked else []),
             *([tier.reason] if tier is not None and tier.lost else []),
-            *(host_limits(host, component) if placed.placement is Placement.LAYERWISE else []),
+            *host_limits(host, component, placed.placement),
             *device_limits(device, machine),
         )
         return Decision(

@@ -124,6 +124,14 @@ class Accelerator:
     def pin_limit(self, size: int | None) -> None:
         self._runtime.host.pin_limit = size
 
+    def pin(self, block: torch.Tensor) -> bool:
+        """Pin memory where it is, until it goes; False when :attr:`pin_limit` forbids it."""
+        try:
+            self._runtime.host.pin(block)
+        except RuntimeError:
+            return False
+        return True
+
     # Time -----------------------------------------------------------------------------------------
 
     @property

@@ -37,13 +37,16 @@ class PlacedObject(NamedTuple):
         return self.placed.row()
 
 
-def place(slot: str, value: Any, wish: str = "layerwise", **options: Any) -> PlacedObject:
+def place(
+    slot: str, value: Any, wish: str = "layerwise", *, host: str = "auto", **options: Any
+) -> PlacedObject:
     """Place one object; ``options`` are further widgets of the policy, such as ``vram_budget="16MB"``."""
     from offload_runtime.adapter import Placements, apply_policy
     from offload_runtime.policy import Policy, Source, SourceKind
 
     source = Source(SourceKind.NODE, "Placement Policy, node 1")
     policy = Policy.from_widgets(source, placements=dict.fromkeys(_PLACES, wish), **options)
+    policy = policy.extended(Policy.for_component(source, "all", host=host))
     out, placements = apply_policy(policy, {slot: value}, {}, Placements())
     return PlacedObject(out[slot], placements.placed[0])
 

@@ -56,10 +56,6 @@ class OnCard:
         return value
 
 
-def pin(size: int) -> torch.Tensor:
-    return torch.empty(size, dtype=torch.uint8).pin_memory()
-
-
 def use(case: Case, model: nn.Module, device: torch.device) -> list[torch.Tensor]:
     return [tensor.cpu() for tensor in run_seeded(case, OnCard(model, device))]
 
@@ -113,7 +109,7 @@ def stream(
     stacks = find_stacks(model)
     layers = list(stack_layers(stacks))
     bring_all_but(layers, model, card.device)
-    tier = MemoryTier(card.device, PackedWeights(pin))
+    tier = MemoryTier(card.device, PackedWeights(card.pin))
     streamer = Streamer(stacks, Lane(card.device), tier, Ledger(), budget)
     streamer.pack()
     for _ in range(2):

@@ -51,19 +51,26 @@ class Model(nn.Module):
         return x
 
 
-def pin(size: int) -> torch.Tensor:
-    return torch.empty(size, dtype=torch.uint8).pin_memory()
+def unpinned(block: torch.Tensor) -> bool:
+    return False
 
 
 def stream(
-    sim: Accelerator, model: Model, *, pinned: bool = True, budget: int | None = None, parts: bool = False
+    sim: Accelerator,
+    model: Model,
+    *,
+    pinned: bool = True,
+    budget: int | None = None,
+    parts: bool = False,
+    look_ahead: bool = True,
 ) -> tuple[Streamer, Ledger]:
     layers = tuple(
         Layer(f"blocks.{i}", block, (block.up, block.down) if parts else ())
         for i, block in enumerate(model.blocks)
     )
-    tier, ledger = MemoryTier(sim.device, PackedWeights(pin if pinned else lambda size: None)), Ledger()
-    streamer = Streamer([Stack("blocks", layers)], Lane(sim.device), tier, ledger, budget)
+    tier, ledger = MemoryTier(sim.device, PackedWeights(sim.pin if pinned else unpinned)), Ledger()
+    stacks = [Stack("blocks", layers)]
+    streamer = Streamer(stacks, Lane(sim.device), tier, ledger, budget, look_ahead=look_ahead)
     streamer.pack()
     streamer.install()
     streamer.allocate()
@@ -213,7 +220,7 @@ def test_clones_that_split_and_that_do_not_take_turns(sim: Accelerator) -> None:
     """They share one trace, because they run the same layers."""
     model, x, trace = Model([256] * 6), torch.randn(3, 64), Trace()
     expected = model.run(x, FORWARD)
-    tier = MemoryTier(sim.device, PackedWeights(pin))
+    tier = MemoryTier(sim.device, PackedWeights(sim.pin))
     layers = tuple(Layer(f"blocks.{i}", b, (b.up, b.down)) for i, b in enumerate(model.blocks))
     budgets = (None, 160 * KIB, None, 160 * KIB)
     streamers = [
@@ -378,9 +385,9 @@ def test_layers_that_share_a_weight_are_packed_once_and_not_again_at_every_load(
     model.blocks[2].up.weight = model.blocks[0].up.weight
     layers = tuple(Layer(f"blocks.{i}", block) for i, block in enumerate(model.blocks))
 
-    def counted(size: int) -> torch.Tensor:
-        blocks.append(size)
-        return pin(size)
+    def counted(block: torch.Tensor) -> bool:
+        blocks.append(block.nbytes)
+        return sim.pin(block)
 
     tier = MemoryTier(sim.device, PackedWeights(counted))
     streamer = Streamer([Stack("blocks", layers)], Lane(sim.device), tier, Ledger())

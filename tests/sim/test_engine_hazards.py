@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from offload_runtime.engine import Lane
+from offload_runtime.engine import Lane, Layer, Ledger, MemoryTier, PackedWeights, Stack, Streamer
 
 from . import Accelerator
+from .runtime import active
 from .test_engine import FORWARD, Block, Model, stream
 from .test_engine import packed as slot_size
 
@@ -107,3 +108,48 @@ def test_a_layer_comes_back_behind_what_was_copied_ahead_to_where_it_was(sim: Ac
     for _ in range(3):
         assert torch.equal(model.run(there, order).cpu(), expected)
         streamer.install()
+
+
+def test_masters_may_be_written_after_a_layer_has_come_back(sim: Accelerator) -> None:
+    """Its second copy is one that a load waits for, too."""
+    model, x = Model([512, 4096, 64], width=256), torch.randn(4, 256).to(sim.device)
+    caller = Caller(256, 512).requires_grad_(False)
+    object.__setattr__(caller, "called", model.blocks[1])
+    model.blocks[0] = caller
+    streamer, ledger = stream(sim, model, budget=slot_size(model.blocks[1]))
+    for _ in range(3):
+        model.run(x, [0])
+    streamer.install()
+    for parameter in model.parameters():
+        parameter.data.zero_()
+    assert torch.equal(model.run(x, [0]).cpu(), torch.zeros(4, 256))
+    assert ledger.layer_runs == 8
+
+
+class Other:
+    """Somebody else who wants a model's weights pinned."""
+
+
+def test_a_pin_is_given_back_only_when_no_copy_reads_it(sim: Accelerator) -> None:
+    """The other one, who wanted it, is gone at the next load, while a copy of what comes next is on its way."""
+    host, other = active().host, Other()
+    weights = PackedWeights(
+        lambda block: host.register(block.data_ptr(), block.nbytes),
+        lambda block: host.unregister(block.data_ptr()),
+    )
+    weights.want_pinned(other)
+    model, x = Model([4096] * 6, width=256), torch.randn(64, 256).to(sim.device)
+    stacks = [Stack("blocks", tuple(Layer(f"blocks.{i}", block) for i, block in enumerate(model.blocks)))]
+    tier = MemoryTier(sim.device, weights, pinned=False)
+    streamer = Streamer(stacks, Lane(sim.device), tier, Ledger())
+    streamer.pack()
+    streamer.install()
+    expected = model.run(x, FORWARD).cpu()
+    streamer.install()
+    assert weights.pinned_bytes > 0
+    model.run(x, [0, 1])
+    del other
+    streamer.pack()
+    assert weights.pinned_bytes == 0
+    streamer.install()
+    assert torch.equal(model.run(x, FORWARD).cpu(), expected)

@@ -180,3 +180,69 @@ def test_what_packing_adds_is_what_it_adds(comfy: ComfyUI) -> None:
     encode(placed.value)
     assert record.masters.bytes_to_add(stacks, record.mapped) == 0
     assert record.masters.pinned_bytes(placed.patcher, stacks) == pytest.approx(in_layers, rel=0.01)
+
+
+def addresses(clip: Any) -> list[int]:
+    """Where the weights of the layers are in memory."""
+    named = clip.patcher.model.named_parameters()
+    return [p.data_ptr() for name, p in named if ".layers." in name]
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["cached", "dropped"])
+def test_what_was_staged_is_pinned_where_it_is_once_that_is_asked_for(comfy: ComfyUI, *, kept: bool) -> None:
+    comfy.sim.cap = BIG
+    wired = small_clip(comfy)
+    expected = encode(wired)
+    comfy.mm.unload_all_models()
+    first = place("clip", wired, host="staged")
+    encode(first.value)
+    assert (first.row.host, comfy.sim.pinned < layer_bytes(wired)) == ("staged", True)
+    before = addresses(wired)
+    if not kept:
+        del first
+        gc.collect()
+    later = place("clip", wired, host="pinned")
+    assert torch.equal(encode(later.value), expected)
+    assert later.row.host == "pinned"
+    assert comfy.sim.pinned > layer_bytes(wired)
+    assert addresses(wired) == before, "nothing was copied for it"
+
+
+def test_a_refused_pin_is_had_in_place(comfy: ComfyUI) -> None:
+    comfy.sim.cap = BIG
+    wired = small_clip(comfy)
+    placed = place("clip", wired)
+    comfy.sim.pin_limit = 0
+    expected, before = encode(placed.value), addresses(wired)
+    assert placed.row.host == "staged"
+    comfy.sim.pin_limit = None
+    assert torch.equal(encode(placed.value), expected)
+    assert placed.row.host == "pinned"
+    assert addresses(wired) == before
+
+
+def test_what_was_pinned_is_staged_where_it_is_once_nobody_wants_it_pinned(comfy: ComfyUI) -> None:
+    comfy.sim.cap = BIG
+    wired = small_clip(comfy)
+    first = place("clip", wired)
+    expected, before, pinned = encode(first.value), addresses(wired), comfy.sim.pinned
+    later = place("clip", wired, host="staged")
+    for placed in (later, first, later):
+        assert torch.equal(encode(placed.value), expected)
+        assert comfy.sim.pinned == pinned, "the other placement wants it"
+        assert placed.row.host == "pinned"
+    assert "another placement of this model" in later.row.host_why
+    del first, placed
+    gc.collect()
+    assert torch.equal(encode(later.value), expected)
+    assert later.row.host == "staged"
+    assert comfy.sim.pinned <= pinned - 0.9 * layer_bytes(wired)
+    assert addresses(wired) == before
+
+
+def test_a_wish_for_the_file_without_one_says_where_the_weights_wait(comfy: ComfyUI) -> None:
+    comfy.sim.cap = BIG
+    placed = place("clip", small_clip(comfy), host="mapped")
+    encode(placed.value)
+    assert placed.row.host != "mapped"
+    assert "no file holds" in placed.row.host_why

@@ -219,7 +219,7 @@ def test_weights_that_rest_are_packed_straight_from_the_file(
 ) -> None:
     """The next policy wants them in memory."""
     masters, expected = list(weights.values()), [p.clone() for p in weights.values()]
-    mapped, packed = MappedWeights(), PackedWeights(lambda size: None)
+    mapped, packed = MappedWeights(), PackedWeights(lambda block: False)
     mapped.adopt(weights, [file])
     packed.forget(masters)
     assert packed.block(masters) is None

@@ -16,14 +16,27 @@ class Pins:
         self.limit = limit
         self.blocks: list[torch.Tensor] = []
 
-    def pin(self, size: int) -> torch.Tensor | None:
-        if sum(b.nbytes for b in self.blocks) + size > self.limit:
-            return None
-        self.blocks.append(torch.empty(size, dtype=torch.uint8))
-        return self.blocks[-1]
+    def pin(self, block: torch.Tensor) -> bool:
+        if sum(b.nbytes for b in self.blocks) + block.nbytes > self.limit:
+            return False
+        self.blocks.append(block)
+        return True
 
     def unpin(self, block: torch.Tensor) -> None:
         self.blocks = [other for other in self.blocks if other is not block]
+
+
+class Want:
+    """Somebody who wants blocks pinned."""
+
+
+WANT = Want()
+
+
+def packed_by(pins: Pins, who: object = WANT) -> PackedWeights:
+    packed = PackedWeights(pins.pin, pins.unpin)
+    packed.want_pinned(who)
+    return packed
 
 
 @pytest.fixture
@@ -37,7 +50,7 @@ def test_packed_weights_are_the_same_objects_with_the_same_values_in_one_block(
     layer: list[nn.Parameter],
 ) -> None:
     values = [p.clone() for p in layer]
-    packed = PackedWeights(Pins().pin)
+    packed = packed_by(Pins())
     packed.pack(layer)
     block = packed.block(layer)
     assert block is not None
@@ -48,7 +61,7 @@ def test_packed_weights_are_the_same_objects_with_the_same_values_in_one_block(
 
 
 def test_a_write_into_a_weight_is_a_write_into_the_block(layer: list[nn.Parameter]) -> None:
-    packed = PackedWeights(Pins().pin)
+    packed = packed_by(Pins())
     packed.pack(layer)
     block = packed.block(layer)
     assert block is not None
@@ -58,41 +71,62 @@ def test_a_write_into_a_weight_is_a_write_into_the_block(layer: list[nn.Paramete
 
 
 def test_a_replaced_weight_is_no_part_of_the_block(layer: list[nn.Parameter]) -> None:
-    packed = PackedWeights(Pins().pin)
+    packed = packed_by(Pins())
     packed.pack(layer)
     assert packed.block([layer[0], nn.Parameter(layer[1].clone(), requires_grad=False), layer[2]]) is None
     assert packed.block(layer[:2]) is None
 
 
 def test_without_room_to_pin_the_block_is_an_ordinary_one(layer: list[nn.Parameter]) -> None:
-    packed = PackedWeights(Pins(limit=0).pin)
+    packed = packed_by(Pins(limit=0))
     packed.pack(layer)
     block = packed.block(layer)
     assert block is not None
     assert not packed.is_pinned(block)
 
 
-def test_a_wish_for_ordinary_memory_gives_the_pins_back(layer: list[nn.Parameter]) -> None:
+def test_pins_are_given_back_where_they_are_once_nobody_wants_them(layer: list[nn.Parameter]) -> None:
+    pins, first, second = Pins(), Want(), Want()
+    packed = packed_by(pins, first)
+    packed.want_pinned(second)
+    packed.pack(layer)
+    values, places = [p.clone() for p in layer], [p.data_ptr() for p in layer]
+    del first
+    packed.pack(layer)
+    assert packed.pinned_bytes == packed.packed_bytes > 0, "the other one wants them"
+    del second
+    packed.pack(layer)
+    assert pins.blocks == []
+    assert packed.pinned_bytes == 0 < packed.packed_bytes
+    assert [p.data_ptr() for p in layer] == places
+    assert all(torch.equal(p, v) for p, v in zip(layer, values, strict=True))
+
+
+def test_blocks_are_pinned_where_they_are_once_somebody_wants_it(layer: list[nn.Parameter]) -> None:
     pins = Pins()
     packed = PackedWeights(pins.pin, pins.unpin)
     packed.pack(layer)
-    assert len(pins.blocks) == 1
-    values = [p.clone() for p in layer]
-    packed.pack(layer, pinned=False)
-    assert pins.blocks == []
-    assert packed.pinned_bytes == 0
-    assert all(torch.equal(p, v) for p, v in zip(layer, values, strict=True))
+    block, places = packed.block(layer), [p.data_ptr() for p in layer]
+    assert block is not None
+    assert not packed.is_pinned(block)
+    packed.want_pinned(WANT)
+    packed.pack(layer)
+    assert packed.block(layer) is block
+    assert packed.is_pinned(block)
+    assert [p.data_ptr() for p in layer] == places
 
 
 def test_a_pin_that_was_refused_is_had_when_there_is_room_again(layer: list[nn.Parameter]) -> None:
     pins = Pins(limit=0)
-    packed = PackedWeights(pins.pin, pins.unpin)
+    packed = packed_by(pins)
     values = [p.clone() for p in layer]
     for _ in range(2):
         packed.pack(layer)
         assert (packed.pinned_bytes, packed.packed_bytes > 0) == (0, True)
+    block = packed.block(layer)
     pins.limit = 1 << 30
     packed.pack(layer)
+    assert packed.block(layer) is block
     assert packed.pinned_bytes == packed.packed_bytes
     assert all(torch.equal(p, v) for p, v in zip(layer, values, strict=True))
 
@@ -102,7 +136,7 @@ def test_released_weights_are_the_same_objects_in_memory_of_their_own(
     layer: list[nn.Parameter], inference: bool
 ) -> None:
     pins = Pins()
-    packed = PackedWeights(pins.pin, pins.unpin)
+    packed = packed_by(pins)
     values = [p.clone() for p in layer]
     packed.pack(layer)
     with torch.inference_mode(inference):
@@ -116,7 +150,7 @@ def test_released_weights_are_the_same_objects_in_memory_of_their_own(
 
 def test_packing_again_takes_nothing_more(layer: list[nn.Parameter]) -> None:
     pins = Pins()
-    packed = PackedWeights(pins.pin, pins.unpin)
+    packed = packed_by(pins)
     for _ in range(3):
         packed.pack(layer)
     assert len(pins.blocks) == 1
@@ -124,7 +158,7 @@ def test_packing_again_takes_nothing_more(layer: list[nn.Parameter]) -> None:
 
 def test_blocks_that_nobody_views_and_the_end_of_it_all_give_the_pins_back(layer: list[nn.Parameter]) -> None:
     pins = Pins()
-    packed = PackedWeights(pins.pin, pins.unpin)
+    packed = packed_by(pins)
     packed.pack(layer)
     other = [nn.Parameter(torch.randn(4, 4), requires_grad=False)]
     packed.pack(other)

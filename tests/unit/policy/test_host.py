@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from facts import T5, component, cpu_machine, gb, machine
+from facts import FLUX, T5, component, cpu_machine, gb, machine
 
+from offload_runtime.errors import StrictPolicyError
 from offload_runtime.policy import (
+    PAGED,
     ComponentFacts,
     Decision,
     HostTier,
@@ -21,6 +23,9 @@ OVERRIDE = Source(SourceKind.OVERRIDE, "Set Placement, node 2")
 TE_ON_CPU = component("text_encoder", 9.5, on_cpu=True)
 IN_A_FILE = component("text_encoder", 9.5, bytes_to_add=gb(9))
 PINNED_ALREADY = component("text_encoder", 9.5, pinned_bytes=gb(9.5) * 19 // 20)
+NO_FILE = component("text_encoder", 9.5, file_bytes=0)
+HAS_FILE = component("text_encoder", 9.5, file_bytes=gb(9))
+PAGES = component("text_encoder", 9.5, can=PAGED)
 
 
 def asks(placement: str, **settings: str) -> Policy:
@@ -66,6 +71,13 @@ def one(policy: Policy, facts: MachineFacts, of: ComponentFacts) -> Decision:
         ("auto", cpu_machine(), TE_ON_CPU, HostTier.MAPPED, None),
         ("pinned", cpu_machine(), TE_ON_CPU, HostTier.MAPPED, "pinned has no meaning on the CPU"),
         ("mapped", cpu_machine(), TE_ON_CPU, HostTier.MAPPED, None),
+        ("mapped", machine(12), HAS_FILE, HostTier.MAPPED, None),
+        # where no file holds them, it is as if nobody had asked, but for the wish that is not met
+        ("mapped", machine(12), NO_FILE, HostTier.PINNED, "mapped was asked for, and no file holds"),
+        ("mapped", machine(12, pin_limit=0), NO_FILE, HostTier.STAGED, "mapped was asked for, and no file"),
+        ("mapped", machine(12, ram_available=gb(2.2)), NO_FILE, HostTier.STAGED, "no file holds"),
+        ("auto", machine(12, ram_available=gb(2.2)), NO_FILE, HostTier.STAGED, None),
+        ("auto", machine(12, ram_available=gb(2.2)), HAS_FILE, HostTier.MAPPED, None),
     ],
 )
 def test_host_tiers(
@@ -91,3 +103,43 @@ def test_memory_that_pinning_adds_is_shared_out_once() -> None:
     plan = resolve(asks("layerwise"), machine(12, ram_available=gb(9)), (first, second))
     assert [plan[c.name].host_tier for c in (first, second)] == [HostTier.PINNED, HostTier.MAPPED]
     assert "2.00 GB are left beside 2.00 GB for the system" in plan["text_encoder_2"].host_reason
+
+
+def test_a_wish_for_a_file_that_is_not_there_takes_no_pinned_memory_from_those_who_asked_for_it() -> None:
+    pinned, mapped = component("text_encoder", 6), component("transformer", 7, 40, file_bytes=0)
+    policy = asks("layerwise", host="pinned").extended(
+        Policy.for_component(OVERRIDE, "transformer", host="mapped")
+    )
+    plan = resolve(policy, machine(12, pin_limit=gb(8)), (pinned, mapped))
+    assert [plan[c.name].host_tier for c in (pinned, mapped)] == [HostTier.PINNED, HostTier.STAGED]
+
+
+def test_a_strict_policy_is_refused_before_anything_runs_when_no_file_holds_the_weights() -> None:
+    strict = asks("layerwise", host="mapped").extended(Policy.from_widgets(NODE, strict="on"))
+    with pytest.raises(StrictPolicyError, match="mapped was asked for, and no file holds"):
+        one(strict, machine(12), NO_FILE)
+    assert one(strict, machine(12), HAS_FILE).limits == ()
+
+
+@pytest.mark.parametrize(
+    ("placement", "facts", "of", "says"),
+    [
+        *[(p, machine(12), T5, "it is not streamed") for p in ("resident", "offload", "cpu")],
+        ("auto", machine(24), FLUX, "it is not streamed"),
+        ("layerwise", machine(24), component("text_encoder", 1, 0), "it is not streamed"),
+        ("resident", cpu_machine(), TE_ON_CPU, "it is not streamed"),
+        *[(p, machine(12), PAGES, "dynamic VRAM keeps the weights") for p in ("resident", "layerwise")],
+    ],
+)
+def test_a_host_tier_for_what_does_not_stream_is_in_vain_and_said(
+    placement: str, facts: MachineFacts, of: ComponentFacts, says: str
+) -> None:
+    policy = Policy.for_component(NODE, of.name, placement=placement, host="pinned")
+    decision = one(policy, facts, of)
+    (limit,) = [limit for limit in decision.limits if limit.startswith("host")]
+    assert limit.startswith("host pinned from Placement Policy, node 1 has no effect: ")
+    assert says in limit
+    assert decision.host_tier is None
+    with pytest.raises(StrictPolicyError, match="host pinned from Placement Policy, node 1"):
+        one(policy.extended(Policy.from_widgets(NODE, strict="on")), facts, of)
+    assert not [limit for limit in one(asks(placement), facts, of).limits if limit.startswith("host")]

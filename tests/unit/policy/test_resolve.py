@@ -75,13 +75,7 @@ NO_COPY = cannot_copy(STREAMED, "--directml -1")
         ("layerwise", machine(24, "--highvram"), T5, "layerwise", None),
         ("resident", machine(24, "--disable-smart-memory"), T5, "offload", "--disable-smart-memory unloads"),
         ("resident", machine(24, "--disable-smart-memory", "--highvram"), T5, "resident", None),
-        (
-            "layerwise",
-            machine(24, "--disable-async-offload"),
-            T5,
-            "layerwise",
-            "--disable-async-offload allows no",
-        ),
+        ("layerwise", machine(24, "--disable-async-offload"), T5, "layerwise", None),
         ("layerwise", machine(24), NO_LAYERS, "auto", "no repeated layers were found"),
         ("layerwise", machine(24), FIXED, "auto", "does not allow this AudioOobleckVAE to be offloaded"),
         ("offload", machine(24), FIXED, "auto", "does not allow this AudioOobleckVAE to be offloaded"),
@@ -397,10 +391,16 @@ def test_a_policy_from_a_machine_with_more_gpus_falls_back_and_says_so(
 
 
 def test_no_look_ahead_without_async_offload() -> None:
-    assert not one(asks("layerwise"), machine(24, "--disable-async-offload")).look_ahead
-    assert one(asks("layerwise"), machine(24)).look_ahead
-    automatic = resolve(Policy(), machine(12, "--disable-async-offload"), (T5, FLUX))["text_encoder"]
-    assert (automatic.look_ahead, automatic.limits) == (False, ())
+    """It is what the flag asks for: said, and no limit that a strict policy would refuse."""
+    waits = machine(12, "--disable-async-offload")
+    asked = one(asks("layerwise").extended(Policy.from_widgets(NODE, strict="on")), waits)
+    automatic = resolve(Policy(), waits, (T5, FLUX))["text_encoder"]
+    for decision in (asked, automatic):
+        assert (decision.look_ahead, decision.limits) == (False, ())
+        assert "--disable-async-offload allows no look-ahead, so every layer is waited for" in decision.reason
+    for other in (one(asks("layerwise"), machine(12)), one(asks("resident"), waits)):
+        assert other.look_ahead
+        assert "look-ahead" not in other.why
 
 
 def test_a_strict_refusal_is_one_sentence_with_everything_in_it() -> None:
