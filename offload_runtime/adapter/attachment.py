@@ -15,7 +15,7 @@ import torch
 from comfy.patcher_extension import CallbacksMP, PatcherInjection
 from torch import nn
 
-from ..engine import LooseTensors, Streamer
+from ..engine import LooseTensors, Streamer, mapped_weights
 from ..engine.lane import where_else
 from ..log import debug
 from . import debug_lines
@@ -23,7 +23,7 @@ from .account import OVERRIDES
 from .embedding import HostEmbeddings, input_tables
 from .guard import Guard
 from .loose import loose_tensors
-from .pinning import rests
+from .pinning import packed_weights, rests
 
 KEY = "layerwise_offload"
 
@@ -81,6 +81,8 @@ class Attachment:
             debug(lambda: debug_lines.unload(self.component, patcher, self.streamer))
         self.streamer.free()
         rests(patcher.model, self.streamer.layers)
+        if unpatch_all and not packed_weights(patcher.model).packed_bytes:
+            mapped_weights(patcher.model).end_use()
 
     def tell_of_loads(self, patcher: Any) -> None:
         """Let the debug log hear of each load of a patcher: ComfyUI also injects without one."""
