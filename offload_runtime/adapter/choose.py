@@ -16,6 +16,7 @@ from .backends import COMFYUI, Backend, MovedToCpu, StreamedFromFile, StreamedTo
 from .dynamic import choose_dynamic
 from .handles import Handle, is_dynamic
 from .structure import why_left_alone
+from .weight_files import usable, why_unusable
 
 
 def choose_backend(
@@ -32,7 +33,7 @@ def choose_backend(
         decision: the decision.
         handle: the component.
         stacks: its layers.
-        files: safetensors files that its weights may have come from.
+        files: files that its weights may have come from.
         ledger: where transfers are counted.
         loops: whether its layers are taken to run more than once per use.
     """
@@ -66,15 +67,13 @@ def _layerwise(
     if not _on_cpu(handle):
         host, why = decision.host_tier or Host.PINNED, ""
         if host is Host.MAPPED and not _adopt(model, stacks, files):
-            host, why = Host.STAGED, f"{_named(files)} holds the same bytes"
+            host, why = Host.STAGED, why_unusable(files, handle.slot, model)
         budget = _budget(decision, model)
         return StreamedToDevice(handle, ledger, budget, host, why, flexible=decision.flexible)
     if _adopt(model, stacks, files):
         return StreamedFromFile(handle, ledger)
-    how = (
-        "in memory, where the CPU computes with it; layer by layer nothing would be gained, because "
-        f"{_named(files)} holds the same bytes to read the layers from"
-    )
+    how = "in memory, where the CPU computes with it; layer by layer nothing would be gained, because "
+    how += why_unusable(files, handle.slot, model)
     return Untouched(Placement.RESIDENT.value, how, handle.patcher)
 
 
@@ -87,14 +86,10 @@ def _budget(decision: Decision, model: nn.Module) -> int | None:
     return decision.budget_asked if decision.budget_asked is not None else budget + buffers
 
 
-def _named(files: Sequence[Path]) -> str:
-    return f"no file that the workflow names ({', '.join(p.name for p in files)})" if files else "no file"
-
-
 def _adopt(model: nn.Module, stacks: Sequence[Stack], files: Sequence[Path]) -> int:
     """Let the weights rest in a file that has the same bytes, and return how many bytes do."""
     everything = itertools.chain(model.parameters(), model.buffers())
-    return mapped_weights(model).adopt(_movable(model, stacks), files, everything)
+    return mapped_weights(model).adopt(_movable(model, stacks), usable(files), everything)
 
 
 def _movable(model: nn.Module, stacks: Sequence[Stack]) -> dict[str, nn.Parameter]:

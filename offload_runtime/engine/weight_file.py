@@ -230,6 +230,15 @@ class WeightFile:
         return [tensor for tensor in found if tensor and _lies_in(tensor, 8 + size, self.identity)]
 
 
+def dtypes_in_file(path: Path) -> dict[tuple[int, ...], set[torch.dtype]]:
+    """Return shape → the dtypes that a safetensors file has tensors of that shape in; nothing for another file."""
+    dtypes: dict[tuple[int, ...], set[torch.dtype]] = {}
+    with contextlib.suppress(OSError, ValueError):
+        for dtype, shape in WeightFile(path).by_kind:
+            dtypes.setdefault(shape, set()).add(dtype)
+    return dtypes
+
+
 def bytes_of(tensor: torch.Tensor) -> memoryview:
     """Return the memory of a dense tensor on the CPU; valid while the tensor is."""
     return memoryview((ctypes.c_ubyte * tensor.nbytes).from_address(tensor.data_ptr())).cast("B")

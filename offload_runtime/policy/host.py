@@ -79,6 +79,9 @@ def _choose(component: ComponentFacts, wish: HostTier | None, machine: MachineFa
         return Tier(
             HostTier.MAPPED, f"{wish} has no meaning on the CPU: layers come from the file", lost=True
         )
+    flag = machine.flag("--disable-mmap")
+    if flag is not None and wish is HostTier.MAPPED:
+        return Tier(HostTier.STAGED, f"{flag} lets nothing be read from the file", lost=True)
     if wish in (HostTier.STAGED, HostTier.MAPPED):
         return Tier(wish, f"{wish} was asked for")
     size = format_bytes(component.layer_bytes)
@@ -88,7 +91,7 @@ def _choose(component: ComponentFacts, wish: HostTier | None, machine: MachineFa
         return Tier(
             HostTier.PINNED, f"its {size} may be pinned, which takes {adds} beside what they take now"
         )
-    if wish is None and _takes(component) > left.memory:
+    if wish is None and flag is None and _takes(component) > left.memory:
         return Tier(HostTier.MAPPED, f"{why_not}, so its layers are read from the file")
     return Tier(HostTier.STAGED, f"{why_not}, so its layers are staged", lost=wish is not None)
 
