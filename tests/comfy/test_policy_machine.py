@@ -59,7 +59,7 @@ def test_every_flag_that_this_comfyui_knows_is_known(args: Callable[..., None]) 
 def test_the_number_of_a_device_is_a_flag_that_was_given(
     device: int, typed: str, args: Callable[..., None]
 ) -> None:
-    args(directml=device, vram_headroom=0)
+    args(directml=device)
     assert hardware.machine_facts().flags == (typed,)
 
 
