@@ -87,6 +87,7 @@ class LoaderNode(io.ComfyNode):
         """Clone, decide and attach."""
         from ..offload_runtime.adapter import (  # no start pays for it
             Placements,
+            Prompt,
             apply_policy,
             candidate_files,
         )
@@ -96,7 +97,8 @@ class LoaderNode(io.ComfyNode):
         prompt, node_id = cls.hidden.dynprompt, cls.hidden.unique_id
         graph = prompt_graph(prompt)
         _refuse_empty_outputs(graph, node_id, objects)
-        files = {slot: candidate_files(graph, node_id, slot) for slot in objects}
+        whole = Prompt(graph, _expanded_from(prompt))
+        files = {slot: candidate_files(whole, node_id, slot, value) for slot, value in objects.items()}
         asked = policy_folder().user_default().extended(policy or Policy())
         earlier = placements or Placements()
         bar = comfy.utils.ProgressBar(len(objects))
@@ -113,6 +115,12 @@ class LoaderNode(io.ComfyNode):
         return io.NodeOutput(
             *(placed.get(slot) for slot in SLOTS), all_placements, ui={"placement_decisions": [decided]}
         )
+
+
+def _expanded_from(prompt: Any) -> dict[str, str]:
+    """Return node id → the node that was expanded into it, for all such nodes of a `DYNPROMPT`."""
+    found = {name: prompt.get_parent_node_id(name) for name in prompt.all_node_ids()}
+    return {name: parent for name, parent in found.items() if parent is not None}
 
 
 def _refuse_empty_outputs(graph: Mapping[str, Any], node_id: str, objects: Mapping[str, Any]) -> None:

@@ -2,6 +2,6 @@
 
 from .apply import apply_policy
 from .placed import Placements
-from .weight_files import candidate_files
+from .weight_files import Prompt, candidate_files
 
-__all__ = ["Placements", "apply_policy", "candidate_files"]
+__all__ = ["Placements", "Prompt", "apply_policy", "candidate_files"]

@@ -35,7 +35,7 @@ from .placed import Placed, Placements
 from .record import record_of
 from .rounds import running_node
 from .structure import find_stacks, why_left_alone
-from .weight_files import why_no_file
+from .weight_files import usable, why_unusable
 
 
 def apply_policy(
@@ -128,8 +128,10 @@ def _resolve(
         for index in unread:
             one = opened[index]
             paths = files.get(one.handle.slot, ())
-            found = look_into_files(one.handle.patcher.model, one.stacks, paths)
-            facts = replace(one.facts, file_bytes=found.bytes, why_no_file=why_no_file(paths))
+            model = one.handle.patcher.model
+            found = look_into_files(model, one.stacks, usable(paths))
+            why = why_unusable(paths, one.handle.slot, model)
+            facts = replace(one.facts, file_bytes=found.bytes, why_no_file=why)
             opened[index] = one._replace(facts=facts, found=found)
 
 

@@ -90,7 +90,10 @@ class Attachment:
         if unpatch_all:  # else its weights stay: ComfyUI also lets go of a model to load it again
             debug(lambda: debug_lines.unload(self.component, patcher, self.streamer))
         self.streamer.free()
-        record_of(patcher.model).masters.rest(self.streamer.layers)
+        record = record_of(patcher.model)
+        record.masters.rest(self.streamer.layers)
+        if unpatch_all and not record.masters.weights.packed_bytes:
+            record.mapped.end_use()
 
     def tell_of_loads(self, patcher: Any) -> None:
         """Let the debug log hear of each load of a patcher: ComfyUI also injects without one."""

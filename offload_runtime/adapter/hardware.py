@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 import comfy
 import comfy.model_management as mm
 import psutil
 import torch
-from comfy.cli_args import args
+from comfy.cli_args import args, parser
 
 from ..policy import FLAGS, MachineFacts, format_bytes
 from .host_memory import host_memory
@@ -38,8 +37,18 @@ def machine_facts() -> MachineFacts:
         accelerators=_accelerators() if accelerator else 0,
         shared_memory=mm.vram_state == mm.VRAMState.SHARED,
         dynamic_vram=_dynamic_vram(),
-        flags=tuple(_spell(flag) for flag in FLAGS if _value(flag)),
+        flags=tuple(typed for flag in FLAGS if (typed := given(flag)) is not None),
     )
+
+
+def given(flag: str) -> str | None:
+    """Return a flag as it was typed, or None when it was not given, or this ComfyUI does not know it."""
+    name = flag.lstrip("-").replace("-", "_")
+    value = getattr(args, name, None)
+    if value is None or value is False or value == parser.get_default(name):
+        return None
+    alone = next((action.const for action in parser._actions if action.dest == name), None)
+    return flag if value is True or value == alone else f"{flag} {value:g}"
 
 
 def machine_line(facts: MachineFacts) -> str:
@@ -99,14 +108,4 @@ def _dynamic_vram() -> bool:
 
 def _headroom() -> int:
     """Return the device memory that dynamic VRAM keeps free beside its reserve; nothing else knows the flag."""
-    return int(float(_value("--vram-headroom") or 0) * 1024**3) if _dynamic_vram() else 0
-
-
-def _value(flag: str) -> Any:
-    """Return the value of a flag; None when this ComfyUI does not know it."""
-    return getattr(args, flag.lstrip("-").replace("-", "_"), None)
-
-
-def _spell(flag: str) -> str:
-    value = _value(flag)
-    return flag if value is True else f"{flag} {value:g}"
+    return int(float(getattr(args, "vram_headroom", 0)) * 1024**3) if _dynamic_vram() else 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch import nn
@@ -33,6 +34,7 @@ class Record:
         rounds: its uses in a row.
         placed_for: what its weights on the device were last placed for by one of us, or None.
         failure: how a use of it has failed while its layers were streamed, as the end of a sentence; "" if none has.
+        files: those that it may have been loaded from, the likeliest first.
         frames: of a VAE: `decode` and `encode` → how many frames it was given last.
         place: under dynamic VRAM, the place in line of the patcher that was loaded last.
     """
@@ -46,6 +48,7 @@ class Record:
         self.rounds = Rounds(reference)
         self.placed_for: tuple[object, ...] | None = None
         self.failure = ""
+        self.files: tuple[Path, ...] = ()
         self.frames: dict[str, int] = {}
         self._place: weakref.ref[Place] | None = None
 

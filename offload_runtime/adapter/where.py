@@ -15,11 +15,12 @@ def bytes_by_place(model: nn.Module) -> Counter[str]:
     mapped = record_of(model).mapped
     places: Counter[str] = Counter()
     for parameter in model.parameters():
+        size = tensor_bytes(parameter)
         if parameter.device.type != "cpu":
-            place = str(parameter.device)
-        else:
-            place = "file" if mapped.holds(parameter) else "memory"
-        places[place] += tensor_bytes(parameter)
+            places[str(parameter.device)] += size
+            continue
+        in_file = size - mapped.written_bytes(parameter) if mapped.holds(parameter) else 0
+        places += Counter({"file": in_file, "memory": size - in_file})  # without what is 0
     for device, pages in getattr(model, "dynamic_vbars", {}).items():
         places[str(device)] += int(pages.loaded_size())
     return places

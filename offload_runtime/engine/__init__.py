@@ -10,6 +10,7 @@ from .streamer import Streamer
 from .tiers import FileTier, HostTier, MappedTier, MemoryTier
 from .trace import Trace
 from .units import least_slot_bytes, slot_bytes_for
+from .weight_file import dtypes_in_file
 
 __all__ = [
     "FileTier",
@@ -25,6 +26,7 @@ __all__ = [
     "Stack",
     "Streamer",
     "Trace",
+    "dtypes_in_file",
     "is_compiled",
     "least_slot_bytes",
     "parameter_bytes",

@@ -7,8 +7,8 @@ the file instead (`resting`). A model larger than memory then runs.
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from ..errors import WeightFileError
-from .resting import Rest, Resting
+from .resting import Rest, Resting, rest_of
 from .slots import why_unmovable
 from .weight_file import FileTensor, WeightFile, bytes_of
 
@@ -59,6 +59,7 @@ class MappedWeights:
 
     def __init__(self) -> None:
         self._laid: list[_Laid] = []
+        self._in_use = False
 
     @property
     def resting_bytes(self) -> int:
@@ -124,19 +125,50 @@ class MappedWeights:
                 self._laid.append(_Laid(tuple(map(weakref.ref, weight.parameters)), rest))
         self._laid = list({tuple(map(id, laid.live())): laid for laid in self._laid if laid.live()}.values())
 
+    def written_bytes(self, tensor: torch.Tensor) -> int:
+        """Return how much memory a weight that rests takes all the same: of pages that somebody has written to."""
+        rest = rest_of(tensor)
+        return sum(end - start for start, end in rest.file.written(rest.stored)) if rest is not None else 0
+
     def begin_use(self) -> None:
-        """Let weights that somebody has woken, and not changed, rest again."""
+        """Let weights that somebody has woken, and not changed, rest again.
+
+        Those that somebody has changed in the file's mapping, where torch did not tell of it, are woken, and what was
+        written there takes no memory any more.
+        """
+        self._in_use = True
+        self._rest_again()
+
+    def end_use(self) -> None:
+        """Let what was woken since the use began, and is as before, rest again: a hook writes, and writes back."""
+        if self._in_use:
+            self._in_use = False
+            self._rest_again()
+
+    def _rest_again(self) -> None:
+        self._settle()
         for index, (laid, rest) in enumerate([(laid, laid.rest) for laid in self._laid]):
             tied = laid.live()
             if not tied or any(map(self.holds, tied)):
                 continue
             weights = _weights({str(number): parameter for number, parameter in enumerate(tied)})
-            as_before = len(weights) == 1 and zlib.crc32(bytes_of(tied[0])) == rest.checksum
-            if as_before and rest.file.is_unchanged():
+            if len(weights) != 1 or not rest.file.is_unchanged():
+                continue
+            if rest.file.checksum_if_equal(rest.stored, bytes_of(tied[0])) is not None:
                 # A place of its own: whoever has an alias of the weight in memory keeps it.
                 again = Rest(rest.file, rest.stored, rest.checksum)
                 again.lay(tied)
                 self._laid[index] = laid._replace(rest=again)
+
+    def _settle(self) -> None:
+        files = {id(laid.rest.file): laid.rest.file for laid in self._laid}
+        for file in filter(WeightFile.is_written, files.values()):
+            # Where the file has changed, too, the writes stay; whoever uses such a weight hears of it.
+            with contextlib.suppress(WeightFileError):
+                for laid in self._laid:
+                    if laid.rest.file is file and file.differs(laid.rest.stored):
+                        laid.rest.wake()
+                file.drop_written()
 
     def release(self, parameters: Iterable[nn.Parameter]) -> None:
         """Copy the parameters back into ordinary memory, the same Parameter objects.
@@ -144,6 +176,7 @@ class MappedWeights:
         Raises:
             WeightFileError: a file does not have the bytes any more.
         """
+        self._in_use = False
         for parameter in parameters:
             if isinstance(parameter, Resting):
                 parameter.rest.wake()
@@ -154,6 +187,7 @@ class MappedWeights:
         Raises:
             WeightFileError: some of it is not there any more; that rests on.
         """
+        self._in_use = False
         lost: list[_Laid] = []
         failure: WeightFileError | None = None
         for laid in self._laid:

@@ -6,7 +6,8 @@ a node that saves, a clone of the model that is not placed, wakes it: it is read
 Parameter from then on. Each of these reads is one that fails as an exception (`weight_file`).
 
 Beneath lies a private mapping of the file, for code that reads a tensor's address and never asks torch: it finds
-the right bytes, as long as the file has them.
+the right bytes, as long as the file has them. What it writes there is seen by every read that follows, and is an
+ordinary weight from the next use on (`MappedWeights.begin_use`).
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Rest:
         """Let parameters rest here; they had these very bytes."""
         stored = self.stored
         count = stored.nbytes // stored.dtype.itemsize
-        below = torch.frombuffer(self.file.map(), dtype=stored.dtype, count=count, offset=stored.start)
+        below = self.file.map().view(stored.start, count, stored.dtype)
         for parameter in parameters:
             view(parameter, below.view(stored.shape))
             parameter._is_param = True

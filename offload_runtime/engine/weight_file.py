@@ -11,7 +11,6 @@ import contextlib
 import ctypes
 import json
 import math
-import mmap
 import os
 import threading
 import weakref
@@ -23,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..errors import WeightFileError
+from .mapping import Mapping, Stretch
 
 _MAX_HEADER = 100_000_000
 """The size that the format itself allows a header."""
@@ -91,7 +91,7 @@ class WeightFile:
         self._lock = threading.Lock()
         self._file = _open(path)
         self._close = weakref.finalize(self, self._file.close)
-        self._map: mmap.mmap | None = None
+        self._map: Mapping | None = None
         self.identity = _identity(self._file)
         self.by_kind: dict[tuple[torch.dtype, tuple[int, ...]], list[FileTensor]] = {}
         for tensor in self._read_header():
@@ -114,43 +114,86 @@ class WeightFile:
         return checksum
 
     def read_into(self, data: memoryview, tensor: FileTensor, checksum: int) -> None:
-        """Read a tensor's bytes: those that had the checksum, or none.
-
-        While the file is unchanged nothing is added up. Once it is not, every read is checked, because it may
-        only have been touched, or moved, or written again with the same bytes; and then also the file that has
-        its name now will do.
+        """Read a tensor's bytes: those that had the checksum, or none; and over them what was written in memory.
 
         Raises:
-            WeightFileError: neither has those bytes.
+            WeightFileError: neither the file nor the one that has its name now has those bytes.
         """
         with self._lock:
-            whole = _read(self._file, tensor.start, data)
-            if whole and (_identity(self._file) == self.identity or zlib.crc32(data) == checksum):
+            if self._read_unchanged(data, tensor, checksum) and self._add_written(data, tensor):
                 return
-            with contextlib.suppress(OSError):
-                successor = _open(self.path)
-                if _read(successor, tensor.start, data) and zlib.crc32(data) == checksum:
-                    self._close()
-                    self._file, self._close = successor, weakref.finalize(self, successor.close)
-                    return
-                successor.close()
         raise WeightFileError(
             f"the model file {self.path} has changed on disk since it was loaded, and its weight {tensor.name!r} "
             "cannot be read any more; `layerwise` reads weights from there when they are used. Put the same file "
             "back, or choose Unload Models and Execution Cache in ComfyUI's menu, so that it is loaded again"
         )
 
+    def _read_unchanged(self, data: memoryview, tensor: FileTensor, checksum: int) -> bool:
+        """Read the bytes that had a checksum, and tell whether they are still there.
+
+        While the file is unchanged nothing is added up. Once it is not, every read is checked, because it may
+        only have been touched, or moved, or written again with the same bytes; and then also the file that has
+        its name now will do.
+        """
+        whole = _read(self._file, tensor.start, data)
+        if whole and (_identity(self._file) == self.identity or zlib.crc32(data) == checksum):
+            return True
+        with contextlib.suppress(OSError):
+            successor = _open(self.path)
+            if _read(successor, tensor.start, data) and zlib.crc32(data) == checksum:
+                self._close()
+                self._file, self._close = successor, weakref.finalize(self, successor.close)
+                return True
+            successor.close()
+        return False
+
+    def _add_written(self, data: memoryview, tensor: FileTensor) -> bool:
+        """Put what was written in memory over a tensor's bytes; False where it is there no more."""
+        for stretch in self.written(tensor):
+            found, start = self.map().read(stretch), stretch.start - tensor.start
+            if len(found) < stretch.end - stretch.start:
+                return False
+            data[start : start + len(found)] = found
+        return True
+
     def read_rows(self, data: memoryview, tensor: FileTensor, rows: list[int]) -> bool:
-        """Read some rows of a matrix, and tell whether the file was unchanged until the end."""
+        """Read some rows of a matrix, and tell whether they are certainly those: nobody has written to any of them."""
         size = tensor.nbytes // tensor.shape[0]
+        starts = [tensor.start + row * size for row in rows]
         with self._lock:
             return (
                 all(
-                    _read(self._file, tensor.start + row * size, data[i * size : (i + 1) * size])
-                    for i, row in enumerate(rows)
+                    _read(self._file, start, data[i * size : (i + 1) * size])
+                    for i, start in enumerate(starts)
                 )
                 and _identity(self._file) == self.identity
+                and not any(any(self.map().written(start, size)) for start in starts)
             )
+
+    def written(self, tensor: FileTensor) -> list[Stretch]:
+        """Return the parts of the file's mapping where somebody has written, as far as they are a tensor's."""
+        return list(self._map.written(tensor.start, tensor.nbytes)) if self._map is not None else []
+
+    def is_written(self) -> bool:
+        """Tell whether anybody has written into the file's mapping."""
+        return self._map is not None and any(self._map.written(0, len(self._map)))
+
+    def differs(self, tensor: FileTensor) -> bool:
+        """Tell whether a tensor is not the same any more in the file and in its mapping."""
+        chunk = bytearray(_CHUNK)
+        for start, end in self.written(tensor):
+            for at in range(start, end, _CHUNK):
+                part = memoryview(chunk)[: end - at]
+                with self._lock:
+                    same = _read(self._file, at, part)
+                if not same or part != self.map().read(Stretch(at, at + len(part))):
+                    return True
+        return False
+
+    def drop_written(self) -> None:
+        """Give up all that was written into the mapping."""
+        if self._map is not None:
+            self._map.drop_written()
 
     def read_ahead(self, tensor: FileTensor) -> None:
         """Start to read a tensor's bytes into the system's cache, where it can be asked to; returns at once."""
@@ -158,16 +201,15 @@ class WeightFile:
             with self._lock, contextlib.suppress(OSError):
                 os.posix_fadvise(self._file.fileno(), tensor.start, tensor.nbytes, os.POSIX_FADV_WILLNEED)
 
-    def map(self) -> mmap.mmap:
+    def map(self) -> Mapping:
         """Return the file as mapped memory, the same every time, and private: a write never reaches the file.
 
         Raises:
             OSError, ValueError: it cannot be mapped.
         """
-        with self._lock:
-            if self._map is None:
-                self._map = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_COPY)
-            return self._map
+        if self._map is None:
+            self._map = Mapping(self._file)
+        return self._map
 
     def _read_header(self) -> list[FileTensor]:
         prefix = bytearray(8)
@@ -186,6 +228,15 @@ class WeightFile:
         except (TypeError, KeyError, OverflowError, RecursionError) as error:
             raise ValueError("a header of another kind") from error
         return [tensor for tensor in found if tensor and _lies_in(tensor, 8 + size, self.identity)]
+
+
+def dtypes_in_file(path: Path) -> dict[tuple[int, ...], set[torch.dtype]]:
+    """Return shape → the dtypes that a safetensors file has tensors of that shape in; nothing for another file."""
+    dtypes: dict[tuple[int, ...], set[torch.dtype]] = {}
+    with contextlib.suppress(OSError, ValueError):
+        for dtype, shape in WeightFile(path).by_kind:
+            dtypes.setdefault(shape, set()).add(dtype)
+    return dtypes
 
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:

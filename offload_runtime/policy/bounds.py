@@ -105,6 +105,14 @@ def _no_layers(placement: Placement, component: ComponentFacts, machine: Machine
     return Bound(Placement.AUTO, f"{component.why_no_layers}, so it is left to ComfyUI")
 
 
+def _no_mapping(placement: Placement, component: ComponentFacts, machine: MachineFacts) -> Bound | None:
+    flag = machine.flag("--disable-mmap")
+    if flag is None or _on_device(component, machine) or placement is not Placement.LAYERWISE:
+        return None
+    left = Placement.CPU if machine.accelerator else Placement.RESIDENT
+    return Bound(left, f"{flag} lets no layers be read from the file, so all of it stays in memory")
+
+
 def _moving_is_in_vain(
     placement: Placement, component: ComponentFacts, machine: MachineFacts
 ) -> Bound | None:
@@ -124,6 +132,7 @@ _CHECKS: tuple[Check, ...] = (
     _computes_on_cpu,
     _gpu_only,
     _no_layers,
+    _no_mapping,
     _no_file,
     _moving_is_in_vain,
     _novram,

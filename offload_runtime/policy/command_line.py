@@ -30,8 +30,20 @@ FLAGS = (
     "--disable-dynamic-vram",
     "--enable-dynamic-vram",
     "--directml",
+    "--disable-mmap",
+    "--force-fp32",
+    "--force-fp16",
+    *(f"--{dtype}-text-enc" for dtype in ("fp8_e4m3fn", "fp8_e5m2", "fp16", "bf16", "fp32")),
+    *(f"--{dtype}-vae" for dtype in ("fp16", "bf16", "fp32")),
+    *(
+        f"--{dtype}-unet"
+        for dtype in ("fp8_e4m3fn", "fp8_e5m2", "fp8_e8m0fnu", "fp16", "bf16", "fp32", "fp64")
+    ),
 )
-"""The flags of all supported ComfyUI versions that bear on placements; a version lacks some of them."""
+"""The flags of all supported ComfyUI versions that bear on placements; a version lacks some of them.
+
+Where a flag has ComfyUI keep weights in another dtype, their file does not hold the same bytes.
+"""
 
 _PREFERENCES: tuple[tuple[str, str, Placement, Callable[[MachineFacts], bool]], ...] = (
     ("--gpu-only", "all", Placement.RESIDENT, lambda machine: True),

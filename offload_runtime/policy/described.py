@@ -27,7 +27,12 @@ VRAM, RAM = "12GB", "32GB"
 """The machine that is taken where nobody describes one."""
 
 _VRAM_FLAGS = ("--gpu-only", "--highvram", "--normalvram", "--lowvram", "--novram", "--cpu")
-"""ComfyUI starts with one of them at most."""
+_RIVALS = (
+    _VRAM_FLAGS,
+    *({f for f in FLAGS if f.endswith(end) and f != "--cpu-vae"} for end in ("-text-enc", "-unet", "-vae")),
+    {f for f in FLAGS if f.startswith("--force")},
+)
+"""ComfyUI starts with one of each group at most."""
 
 _NOT_DYNAMIC = ("--disable-dynamic-vram", "--highvram", "--gpu-only", "--novram", "--cpu")
 """With one of these ComfyUI has no dynamic VRAM, unless `--enable-dynamic-vram` forces it."""
@@ -63,9 +68,10 @@ def read_flags(text: str) -> tuple[str, ...]:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise PolicyError(f"--flags: {twice} is there twice")
-    rivals = [name for name in names if name in _VRAM_FLAGS]
-    if len(rivals) > 1:
-        raise PolicyError(f"--flags: ComfyUI starts with only one of {' and '.join(rivals)}")
+    for group in _RIVALS:
+        rivals = [name for name in names if name in group]
+        if len(rivals) > 1:
+            raise PolicyError(f"--flags: ComfyUI starts with only one of {' and '.join(rivals)}")
     return tuple(flags)
 
 

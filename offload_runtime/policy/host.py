@@ -59,7 +59,9 @@ def host_tiers(
     """
     chosen: dict[str, Tier] = {}
     left = _Left(machine.pin_limit, max(0, machine.ram_available - RAM_RESERVE))
-    can_be_met = {c.name: _in_file(c) or wishes.get(c.name) is not HostTier.MAPPED for c in streamed}
+    can_be_met = {
+        c.name: not _why_no_file(c, machine) or wishes.get(c.name) is not HostTier.MAPPED for c in streamed
+    }
     asked = {name: wish for name, wish in wishes.items() if wish is not None and can_be_met.get(name)}
     order = sorted(streamed, key=lambda c: (c.name not in asked, -c.layer_bytes * _passes(c), c.name))
     for component in order:
@@ -81,9 +83,9 @@ def _choose(component: ComponentFacts, wish: HostTier | None, machine: MachineFa
         return Tier(
             HostTier.MAPPED, f"{wish} has no meaning on the CPU: layers come from the file", lost=True
         )
-    if wish is HostTier.MAPPED and not _in_file(component):
+    if wish is HostTier.MAPPED and (no_file := _why_no_file(component, machine)):
         tier, why, _ = _choose(component, None, machine, left)
-        return Tier(tier, f"mapped was asked for, and {component.why_no_file}; {why}", lost=True)
+        return Tier(tier, f"mapped was asked for, and {no_file}; {why}", lost=True)
     if wish in (HostTier.STAGED, HostTier.MAPPED):
         return Tier(wish, f"{wish} was asked for")
     size = format_bytes(component.layer_bytes)
@@ -93,7 +95,7 @@ def _choose(component: ComponentFacts, wish: HostTier | None, machine: MachineFa
         return Tier(
             HostTier.PINNED, f"its {size} may be pinned, which takes {adds} beside what they take now"
         )
-    if wish is None and _takes(component) > left.memory and _in_file(component):
+    if wish is None and _takes(component) > left.memory and not _why_no_file(component, machine):
         return Tier(HostTier.MAPPED, f"{why_not}, so its layers are read from the file")
     return Tier(HostTier.STAGED, f"{why_not}, so its layers are staged", lost=wish is not None)
 
@@ -113,9 +115,12 @@ def _why_not_pinned(component: ComponentFacts, machine: MachineFacts, left: _Lef
     return ""
 
 
-def _in_file(component: ComponentFacts) -> bool:
-    """Tell whether its layers can be read from a file, as far as anybody has looked."""
-    return component.file_bytes != 0
+def _why_no_file(component: ComponentFacts, machine: MachineFacts) -> str:
+    """Say why its layers cannot be read from a file, as far as anybody has looked; "" when they can."""
+    flag = machine.flag("--disable-mmap")
+    if flag is not None:
+        return f"{flag} lets nothing be read from the file"
+    return component.why_no_file if component.file_bytes == 0 else ""
 
 
 def _to_pin(component: ComponentFacts) -> int:

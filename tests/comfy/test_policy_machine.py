@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -48,8 +49,18 @@ def test_every_flag_that_this_comfyui_knows_is_known(args: Callable[..., None]) 
         o
         for o in known
         if any(word in o for word in ("vram", "gpu-only", "offload", "pinned", "smart", "cpu"))
+        or re.search(r"^--(disable-mmap|directml)$|^--(fp|bf)[^-]*-(text-enc|vae|unet)$|^--force-fp", o)
     }
+    assert len(bearing) > 20
     assert bearing <= {*hardware.FLAGS}
+
+
+@pytest.mark.parametrize(("device", "typed"), [(0, "--directml 0"), (1, "--directml 1"), (-1, "--directml")])
+def test_the_number_of_a_device_is_a_flag_that_was_given(
+    device: int, typed: str, args: Callable[..., None]
+) -> None:
+    args(directml=device)
+    assert hardware.machine_facts().flags == (typed,)
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

@@ -120,6 +120,7 @@ def machines(draw: st.DrawFn) -> MachineFacts:
     total = draw(st.integers(0, 100_000)) * MB if accelerator else 0
     ram = draw(st.integers(1, 100_000)) * MB
     lone = ["--cpu-vae", "--disable-async-offload", "--disable-pinned-memory", "--disable-smart-memory"]
+    lone.append("--disable-mmap")
     vram_flag = draw(
         st.sampled_from([(), (), ("--gpu-only",), ("--highvram",), ("--lowvram",), ("--novram",)])
     )

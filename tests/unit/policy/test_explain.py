@@ -97,6 +97,10 @@ def test_a_machine_without_an_accelerator(words: tuple[str, ...], capsys: pytest
         (("--components", "vae=1GB:٢٤"), "“٢٤” layers"),
         (("--components", " , "), "names nothing"),
         (("--flags", "novram"), "--flags: “novram” is not a flag of ComfyUI; they start with --"),
+        (
+            ("--flags=--fp16-text-enc --fp32-text-enc",),
+            "only one of --fp16-text-enc and --fp32-text-enc",
+        ),
     ],
 )
 def test_a_mistake_is_one_sentence_and_an_exit_code(
