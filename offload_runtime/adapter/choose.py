@@ -15,6 +15,7 @@ from ..policy import HostTier as Host
 from .backends import COMFYUI, Backend, MovedToCpu, StreamedFromFile, StreamedToDevice, Untouched
 from .dynamic import choose_dynamic
 from .handles import Handle, is_dynamic
+from .left_alone import left_alone
 from .structure import why_left_alone
 
 
@@ -36,6 +37,8 @@ def choose_backend(
         ledger: where transfers are counted.
         loops: whether its layers are taken to run more than once per use.
     """
+    if (alone := left_alone(decision.placement, handle)) is not None:
+        return alone
     if is_dynamic(handle.patcher):
         return choose_dynamic(decision, handle, loops)
     if decision.placement is Placement.AUTO:

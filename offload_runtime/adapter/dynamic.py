@@ -37,9 +37,6 @@ def choose_dynamic(decision: Decision, handle: Handle, loops: bool) -> Backend:
     """
     if decision.placement is Placement.CPU:
         return _to_cpu(handle)
-    if not hasattr(handle.patcher, "_vbar_get"):
-        how = "left to ComfyUI's dynamic VRAM, which this version of the pack cannot steer in this ComfyUI"
-        return Untouched(COMFYUI, how, handle.patcher)
     wish = Wish(
         decision.placement, decision.asked is not None, decision.budget_asked, loops, decision.flexible
     )

@@ -15,6 +15,7 @@ import torch
 
 from ..errors import AttachError
 from ..policy import NOT_SAID, VaeUse
+from .contacts import Group, missing_on
 from .vaes import vae_name, watch_frames
 
 _NAMES = {"model": "transformer", "clip": "text_encoder", "clip_vision": "image_encoder"}
@@ -88,12 +89,17 @@ def open_handle(
         diffusion_model: the MODEL that came with it, if one did.
 
     Raises:
-        AttachError: the object holds no model.
+        AttachError: the object holds no model, or none that ComfyUI's memory manager knows.
     """
     patcher = value if slot == "model" else getattr(value, "patcher", None)
     if patcher is None or getattr(patcher, "model", None) is None:
         raise AttachError(
             f"the {slot} input holds no model ({type(value).__name__}); check the loader in front of it"
+        )
+    lack = missing_on(Group.LOADER, patcher, slot, value)
+    if lack:
+        raise AttachError(
+            f"the {slot} input cannot be placed, because {lack} ({type(value).__name__}); connect it past this loader"
         )
     if slot in ("model", "clip"):
         value = value.clone()

@@ -19,6 +19,7 @@ from torch import nn
 from ..engine import Layer, PackedWeights, Stack, mapped_weights
 from ..engine.slots import why_unmovable
 from ..policy import format_bytes
+from .contacts import Group, missing
 
 
 class _Pins:
@@ -33,6 +34,9 @@ class _Pins:
 
     def take(self, size: int) -> torch.Tensor | None:
         """Return a pinned block, or None when ComfyUI does not pin on this device, or has no room left."""
+        if missing(Group.PINS):
+            self.refusal = missing(Group.PINS)
+            return None
         with torch.inference_mode(False):
             block = nn.Parameter(
                 torch.empty(size, dtype=torch.uint8), requires_grad=False
@@ -48,7 +52,7 @@ class _Record:
 
     def __init__(self) -> None:
         self.pins = _Pins()
-        self.weights = PackedWeights(self.pins.take, mm.unpin_memory)
+        self.weights = PackedWeights(self.pins.take, lambda block: mm.unpin_memory(block))
         self.users: weakref.WeakSet[Any] = weakref.WeakSet()
         self.hooks: list[Any] = []
 
