@@ -17,6 +17,7 @@ import functools
 import importlib
 import inspect
 import re
+import weakref
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -269,10 +270,17 @@ def _parameters(function: Any) -> list[str]:
     return [name for name in inspect.signature(function).parameters if name != "self"]
 
 
+_readable: weakref.WeakSet[type] = weakref.WeakSet()
+"""Classes of patchers whose list of what may be placed was seen to be as we know it; making one takes a moment."""
+
+
 def _why_not_listed(patcher: Any) -> str:
     """Return why core's list of what may be placed cannot be read, as a clause, or ""."""
-    for entry in type(patcher)._load_list(patcher)[:1]:
-        kinds = (int | float, int | float, str, nn.Module)  # cost, bytes, name, module; then its parameters
-        if len(entry) != len(kinds) + 1 or not all(map(isinstance, entry, kinds)):
+    kind, parts = type(patcher), (int | float, int | float, str, nn.Module)  # cost, bytes, name, module
+    if kind in _readable:
+        return ""
+    for entry in kind._load_list(patcher)[:1]:
+        if len(entry) != len(parts) + 1 or not all(map(isinstance, entry, parts)):  # its parameters come last
             return "its patcher lists its operations (_load_list) in a form that this pack does not know"
+        _readable.add(kind)
     return ""

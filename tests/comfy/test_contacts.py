@@ -207,6 +207,23 @@ def test_a_patcher_of_another_kind_is_an_error_before_anything_is_cloned() -> No
         place(models.FAMILIES["vae"], vae, policy("resident"))
 
 
+@pytest.mark.parametrize("wish", ["auto", "resident", "layerwise", "cpu"])
+def test_a_patcher_that_can_carry_nothing_is_left_as_it_is(gpu: Any, wish: str) -> None:
+    class Thin:
+        def __init__(self, model: nn.Module) -> None:
+            self.model, self.load_device = model, gpu.device
+
+        def clone(self) -> Thin:
+            return Thin(self.model)
+
+    vae = models.vae()
+    vae.patcher = Thin(vae.patcher.model)
+    placed = place(models.FAMILIES["vae"], vae, policy(wish))
+    assert placed.row.applied == "comfyui"
+    assert placed.row.how == "left to ComfyUI, because its patcher has no attachments"
+    assert vars(placed.patcher) == vars(vae.patcher)
+
+
 def test_a_patcher_that_lacks_what_streaming_needs_is_named_before_a_load(gpu: Any) -> None:
     patcher = models.clip().patcher
     del patcher.forced_hooks
