@@ -7,7 +7,8 @@ complete.
 
 All of it is there in 0.3.75 (dynamic VRAM excepted, which came later) and in 0.33, and, as far as its source could be
 read, in 0.38.1: nothing has been renamed. Not read there: `patcher_extension`, `memory_management` and
-`comfy_execution.utils`, whose names other files of 0.38.1 use as we do (`get_executing_context` alone is used nowhere).
+`comfy_execution.utils`, whose names were seen in use elsewhere in 0.38.1, except `get_executing_context`. There `--normalvram`
+is gone, which is asked for by name only.
 """
 
 from __future__ import annotations

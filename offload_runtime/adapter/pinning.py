@@ -19,7 +19,6 @@ from torch import nn
 from ..engine import Layer, PackedWeights, Stack, mapped_weights
 from ..engine.slots import why_unmovable
 from ..policy import format_bytes
-from .contacts import Group, missing
 
 
 class _Pins:
@@ -34,9 +33,6 @@ class _Pins:
 
     def take(self, size: int) -> torch.Tensor | None:
         """Return a pinned block, or None when ComfyUI does not pin on this device, or has no room left."""
-        if missing(Group.PINS):
-            self.refusal = missing(Group.PINS)
-            return None
         with torch.inference_mode(False):
             block = nn.Parameter(
                 torch.empty(size, dtype=torch.uint8), requires_grad=False
@@ -47,12 +43,16 @@ class _Pins:
         return block if pinned else None
 
 
+def _unpin(block: torch.Tensor) -> None:
+    mm.unpin_memory(block)  # looked up now: where ComfyUI pins nothing, there need be no such function
+
+
 class _Record:
     """The packed weights of one model, and who streams from them."""
 
     def __init__(self) -> None:
         self.pins = _Pins()
-        self.weights = PackedWeights(self.pins.take, lambda block: mm.unpin_memory(block))
+        self.weights = PackedWeights(self.pins.take, _unpin)
         self.users: weakref.WeakSet[Any] = weakref.WeakSet()
         self.hooks: list[Any] = []
 
