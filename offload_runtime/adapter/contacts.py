@@ -2,13 +2,13 @@
 
 ComfyUI promises none of them. A missing one is a sentence ("left to ComfyUI, because …") before anything is attached,
 never an error inside a load. What belongs to the version is looked up once; what a patcher or a model is given when it
-is made is looked up on that one, when it is placed. `tests/comfy/test_contacts.py` reads our code and holds the table
-complete.
+is made is looked up on that one, when it is placed. `tests/comfy/test_contacts_table.py` reads our code and holds the
+table complete.
 
 All of it is there in 0.3.75 (dynamic VRAM excepted, which came later) and in 0.33, and, as far as its source could be
 read, in 0.38.1: nothing has been renamed. Not read there: `patcher_extension`, `memory_management` and
-`comfy_execution.utils`, whose names were seen in use elsewhere in 0.38.1, except `get_executing_context`. There `--normalvram`
-is gone, which is asked for by name only.
+`comfy_execution.utils`, whose names were seen in use elsewhere in 0.38.1, except `get_executing_context`. The flag
+`--normalvram` is gone there; flags are asked for by name, and a missing one was not given.
 """
 
 from __future__ import annotations
