@@ -4,6 +4,7 @@
     ├── PolicyError            what a person asked for cannot be understood
     │   └── StrictPolicyError  it is understood, cannot be had on this machine, and the policy is strict
     ├── AttachError            what they asked for cannot be attached to this model
+    ├── IncompatibleError      this ComfyUI lacks what the pack cannot do without
     └── WeightFileError        a model file does not have the weights any more that are read from it
 
 Messages are sentences for people: what was asked, where, and what is possible.
@@ -37,6 +38,10 @@ class StrictPolicyError(PolicyError):
 
 class AttachError(LayerwiseOffloadError):
     """A placement cannot be attached to the model it was asked for."""
+
+
+class IncompatibleError(LayerwiseOffloadError):
+    """This ComfyUI lacks what the pack needs to place anything at all."""
 
 
 class WeightFileError(LayerwiseOffloadError):

@@ -1,7 +1,11 @@
 """The adapter: the only package that imports ComfyUI."""
 
-from .apply import apply_policy
-from .placed import Placements
-from .weight_files import Prompt, candidate_files
+from .contacts import require
+
+require()  # first: what follows imports from ComfyUI by name, and could only fail with a traceback
+
+from .apply import apply_policy  # noqa: E402
+from .placed import Placements  # noqa: E402
+from .weight_files import Prompt, candidate_files  # noqa: E402
 
 __all__ = ["Placements", "Prompt", "apply_policy", "candidate_files"]

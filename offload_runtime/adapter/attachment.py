@@ -17,6 +17,7 @@ from ..engine import LooseTensors, Streamer
 from ..log import debug
 from . import debug_lines
 from .account import OVERRIDES
+from .contacts import Group, missing, missing_on
 from .embedding import HostEmbeddings
 from .guard import Guard
 from .loose import loose_tensors
@@ -134,6 +135,8 @@ def attach(patcher: Any, attachment: Carried, on_clone: Callable[[Any, Any], obj
 
 def strip(patcher: Any) -> None:
     """Take our contact points off a patcher that is not loaded, whichever backend put them there."""
+    if missing(Group.EVERY) or missing_on(Group.EVERY, patcher):
+        return  # then none was ever put on one
     if patcher.attachments.pop(KEY, None) is not None:
         patcher.size = 0  # a clone is told the size that we gave; ComfyUI measures it again
     # Core copies this to clones. One that is patched or dies would put its layers in, or take ours out.

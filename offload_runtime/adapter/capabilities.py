@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import comfy.model_management as mm
 
 from ..engine import Stack, is_compiled
 from ..policy import PAGED, STREAMED, Capabilities, MachineFacts, Placement, cannot_copy, not_movable
 from .handles import Handle, is_dynamic
+from .left_alone import why_lacking
 
 
 def capabilities_of(handle: Handle, stacks: Sequence[Stack], machine: MachineFacts) -> Capabilities:
@@ -19,9 +21,15 @@ def capabilities_of(handle: Handle, stacks: Sequence[Stack], machine: MachineFac
         stacks: its layers.
         machine: the machine.
     """
-    can = _paged(handle) if is_dynamic(handle.patcher) else STREAMED
+    can = _honoured(PAGED if is_dynamic(handle.patcher) else STREAMED, handle)
+    if is_dynamic(handle.patcher) and getattr(handle.patcher, "cached_patcher_init", None) is None:
+        why = (
+            "to compute on the CPU it has to be loaded a second time, and the loader that it came from does not say "
+            "how, so it is left to ComfyUI"
+        )
+        can = can.without(Placement.CPU, Placement.AUTO, why)
     if not mm.is_device_cpu(handle.patcher.load_device):
-        can = _on_device(can, machine)
+        can = _on_device(can, handle, machine)
     if stacks and all(is_compiled(layer) for stack in stacks for layer in stack.layers):
         why = "torch.compile made all its layers, and guards their weights, so it is left to ComfyUI"
         can = can.without(Placement.LAYERWISE, Placement.AUTO, why)
@@ -30,24 +38,19 @@ def capabilities_of(handle: Handle, stacks: Sequence[Stack], machine: MachineFac
     return can
 
 
-def _paged(handle: Handle) -> Capabilities:
-    can = PAGED
-    if not hasattr(handle.patcher, "_vbar_get"):
-        can = Capabilities(keeper=PAGED.keeper)
-        why = "this version of the pack cannot steer the dynamic VRAM of this ComfyUI, so it is left to that"
-        for placement in (Placement.RESIDENT, Placement.LAYERWISE, Placement.OFFLOAD):
-            can = can.without(placement, Placement.AUTO, why)
-    if getattr(handle.patcher, "cached_patcher_init", None) is None:
-        why = (
-            "to compute on the CPU it has to be loaded a second time, and the loader that it came from does not say "
-            "how, so it is left to ComfyUI"
-        )
-        can = can.without(Placement.CPU, Placement.AUTO, why)
+def _honoured(can: Capabilities, handle: Handle) -> Capabilities:
+    """Return what is left where this ComfyUI, or the patcher, lacks what we rely on."""
+    if why_lacking(Placement.AUTO, handle):
+        can = replace(can, budget_when_whole=False)
+    for placement in Placement:
+        why = why_lacking(placement, handle)
+        if why and placement is not Placement.AUTO:
+            can = can.without(placement, Placement.AUTO, f"{why}, so it is left to ComfyUI")
     return can
 
 
-def _on_device(can: Capabilities, machine: MachineFacts) -> Capabilities:
-    directml, device = machine.flag("--directml"), mm.get_torch_device()
-    if directml is not None or (mm.is_device_mps(device) and not machine.shared_memory):
+def _on_device(can: Capabilities, handle: Handle, machine: MachineFacts) -> Capabilities:
+    directml = machine.flag("--directml")
+    if directml is not None or (handle.patcher.load_device.type == "mps" and not machine.shared_memory):
         return cannot_copy(can, directml or machine.device)
     return can

@@ -15,6 +15,7 @@ from .dynamic import Paged
 from .dynamic_order import Wish
 from .file_layers import FileLayers
 from .handles import Handle, is_dynamic
+from .left_alone import left_alone
 from .untouched import MovedToCpu, OnCpu, Untouched
 
 
@@ -36,6 +37,8 @@ def choose_backend(
         ledger: where transfers are counted.
         facts: what the decision was made from.
     """
+    if (alone := left_alone(decision.placement, handle)) is not None:
+        return alone
     if decision.placement is Placement.CPU:
         return _to_cpu(handle)
     if is_dynamic(handle.patcher):
@@ -92,8 +95,6 @@ def _to_cpu(handle: Handle) -> Backend:
 
 
 def _paged(decision: Decision, handle: Handle, facts: ComponentFacts) -> Backend:
-    if not facts.can.budget_when_whole:
-        return Untouched(Placement.AUTO, f"left to {facts.can.keeper}", handle.patcher)
     explicit = decision.asked is not None
     wish = Wish(decision.placement, explicit, decision.budget_asked, facts.loops, decision.flexible)
     return Paged(handle, wish)

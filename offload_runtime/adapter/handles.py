@@ -15,6 +15,7 @@ import torch
 
 from ..errors import AttachError
 from ..policy import NOT_SAID, VaeUse
+from .contacts import Group, missing_on
 from .vaes import vae_name, watch_frames
 
 _NAMES = {"model": "transformer", "clip": "text_encoder", "clip_vision": "image_encoder"}
@@ -102,9 +103,13 @@ def open_handle(
         diffusion_model: the MODEL that came with it, if one did.
 
     Raises:
-        AttachError: the object holds no model.
+        AttachError: the object holds no model, or none that ComfyUI's memory manager knows.
     """
-    patcher_in(slot, value)
+    lack = missing_on(Group.LOADER, patcher_in(slot, value), slot, value)
+    if lack:
+        raise AttachError(
+            f"the {slot} input cannot be placed, because {lack} ({type(value).__name__}); connect it past this loader"
+        )
     if slot in ("model", "clip"):
         value = value.clone()
     else:  # neither has a clone(); core copies a VAE the same way (Select VAE Device)

@@ -13,7 +13,11 @@ import torch
 from comfy.cli_args import args, parser
 
 from ..policy import FLAGS, MachineFacts, format_bytes
+from .contacts import Group, missing
 from .host_memory import host_memory
+
+_RESERVE = int(0.8 * 1024**3) + 400 * 1024**2
+"""Device memory that ComfyUI keeps for activations; taken where it does not say how much."""
 
 
 def machine_facts() -> MachineFacts:
@@ -23,7 +27,7 @@ def machine_facts() -> MachineFacts:
     memory = host_memory()
     total = int(mm.get_total_memory(device)) if accelerator else 0
     free = int(mm.get_free_memory(device)) if accelerator else 0
-    reserve = int(mm.minimum_inference_memory()) + _headroom() if accelerator else 0
+    reserve = _reserve() + _headroom() if accelerator else 0
     return MachineFacts(
         device=str(device),
         accelerator=accelerator,
@@ -35,7 +39,7 @@ def machine_facts() -> MachineFacts:
         vram_others=max(0, total - free - _loaded_by_comfyui(device)),
         pin_limit=_pin_limit(),
         accelerators=_accelerators() if accelerator else 0,
-        shared_memory=mm.vram_state == mm.VRAMState.SHARED,
+        shared_memory=getattr(getattr(mm, "vram_state", None), "name", "") == "SHARED",
         dynamic_vram=_dynamic_vram(),
         flags=tuple(typed for flag in FLAGS if (typed := given(flag)) is not None),
     )
@@ -90,8 +94,15 @@ def _loaded_by_comfyui(device: torch.device) -> int:
     return sum(int(patcher.loaded_size()) for patcher in loaded if patcher is not None)
 
 
-def _pin_limit() -> int | None:
+def _reserve() -> int:
+    reserve = getattr(mm, "minimum_inference_memory", None)
+    return int(reserve()) if reserve is not None else _RESERVE
+
+
+def _pin_limit() -> int:
     """Return how much more memory ComfyUI would pin; it pins none where the limit is not positive."""
+    if missing(Group.PINS):
+        return 0
     limit = int(mm.MAX_PINNED_MEMORY)
     return max(0, limit - int(mm.TOTAL_PINNED_MEMORY))
 

@@ -40,6 +40,10 @@ class _Pins:
         return pinned
 
 
+def _unpin(block: torch.Tensor) -> None:
+    mm.unpin_memory(block)  # looked up now: where ComfyUI pins nothing, there need be no such function
+
+
 class Masters:
     """The masters of one model that are packed into blocks, and who streams from them.
 
@@ -55,7 +59,7 @@ class Masters:
         self._pins = _Pins()
         self._users: weakref.WeakSet[Any] = weakref.WeakSet()
         self._hooks: list[Any] = []
-        self.weights = PackedWeights(self._pins.take, mm.unpin_memory)
+        self.weights = PackedWeights(self._pins.take, _unpin)
 
     @property
     def why_not_pinned(self) -> str:

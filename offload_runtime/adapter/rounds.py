@@ -10,6 +10,7 @@ from torch import nn
 
 from ..policy.rounds import Cost, History, Use
 from ..policy.users import PromptNodes
+from .contacts import Group, missing
 
 _graphs: weakref.WeakKeyDictionary[Any, tuple[int, PromptNodes]] = weakref.WeakKeyDictionary()
 """Prompt → how many nodes it had, and those; it grows while it runs."""
@@ -77,20 +78,20 @@ def running_node() -> str:
 
 def _running() -> tuple[str | None, str]:
     """Return the ids of the prompt and of the node that run, as far as ComfyUI says so."""
-    try:
-        from comfy_execution.utils import get_executing_context
-    except ImportError:
+    if missing(Group.NODE):
         return None, ""
+    from comfy_execution.utils import get_executing_context
+
     now = get_executing_context()
     return (now.prompt_id, str(now.node_id)) if now is not None else (None, "")
 
 
 def _graph(prompt_id: str) -> PromptNodes | None:
     """Return the nodes of the prompt that runs."""
-    try:
-        from comfy_execution.progress import get_progress_state
-    except ImportError:
+    if missing(Group.PROMPT):
         return None
+    from comfy_execution.progress import get_progress_state
+
     state = get_progress_state()
     if state.prompt_id != prompt_id:
         return None
