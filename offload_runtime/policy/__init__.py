@@ -10,7 +10,7 @@ from .components import COMPONENTS, SELECTORS, HostTier, Mode, Placement, base_n
 from .decision import Decision, Plan
 from .facts import ComponentFacts, MachineFacts
 from .frames import NOT_SAID, VaeUse, vae_use
-from .kinds import SWITCH, UNSET, is_set
+from .kinds import SWITCH, UNSET, Kind, is_set
 from .policy import Policy
 from .provenance import is_link, linked_from, upstream
 from .quantities import Budget, format_bytes, parse_budget, parse_size
@@ -45,6 +45,7 @@ __all__ = [
     "Decision",
     "ExplicitArguments",
     "HostTier",
+    "Kind",
     "MachineFacts",
     "Mode",
     "NodeChain",
