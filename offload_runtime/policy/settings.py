@@ -128,9 +128,9 @@ SETTINGS = (
         key="device",
         scope=Scope.COMPONENT,
         kind=Device(),
-        tooltip="The accelerator that computes it: auto (ComfyUI's own), or its number, as in gpu:1. Where a "
-        "machine cannot do that, the report says so.",
-        summary="The accelerator to compute on, such as gpu:1.",
+        tooltip="The accelerator that computes it: auto (ComfyUI's own), or its number, as in gpu:1. So far all "
+        "components are placed on ComfyUI's own device: any other is left alone, and the report says so.",
+        summary="The accelerator to compute on, such as gpu:1. So far it is ComfyUI's own: any other is left alone.",
     ),
 )
 """In the order of the widgets. Workflows hold their values by position: a new row goes to the end."""
