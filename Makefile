@@ -47,7 +47,7 @@ test-comfy: ## ComfyUI in process
 test-server: ## a real ComfyUI server
 test-browser: env-browser ## the real frontend in Chromium; screenshots in browser_output
 
-fixtures: env-dev ## derive the API twin and the schema snapshot again
+fixtures: env-dev ## derive API twins, snapshots and schemas again
 	@"$(BIN)/python" -m scripts.refresh_fixtures
 
 env: ## the environment for the demo

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..offload_runtime.errors import PolicyError
-from ..offload_runtime.policy import Setting, is_set, parse_value
+from ..offload_runtime.policy import Kind, is_set
 
 
 class OpenList(list[str]):
@@ -30,16 +30,16 @@ class OpenList(list[str]):
         return super().__contains__(word) or not is_set(word) or self._accepts(word)
 
 
-def choices(setting: Setting, offered: Iterable[str]) -> OpenList:
-    """Return the words of a setting, in whatever way people write them: `Layerwise`, or true for `on`."""
-    return OpenList(offered, lambda word: check(setting, word, "") is True)
+def choices(kind: Kind[Any]) -> OpenList:
+    """Return the words that a widget offers, taken in whatever way people write them: `Layerwise`, or true for `on`."""
+    return OpenList(kind.choices, lambda word: check(kind, word, "") is True)
 
 
-def check(setting: Setting, word: Any, widget: str) -> bool | str:
-    """Return True for a word that a setting can have, else what is wrong; ComfyUI puts the widget's name before it."""
+def check(kind: Kind[Any], word: Any, widget: str) -> bool | str:
+    """Return True for a value of a kind, else what is wrong; ComfyUI puts the widget's name before it."""
     try:
         if is_set(word):
-            parse_value(setting, word, widget)
+            kind.parse(word, widget)
     except PolicyError as error:
         return str(error).removeprefix(f"{widget}: ")
     return True

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from ..offload_runtime.policy import PlacementRow, Policy, Setting, spell_value, upstream
+from ..offload_runtime.policy import WORKFLOW_SETTINGS, PlacementRow, Policy, spell_value, upstream
 
 LOADER = "LayerwiseOffload_Loader"
 POLICY = "LayerwiseOffload_PlacementPolicy"
@@ -18,8 +18,6 @@ POLICY_NODES = (
     "LayerwiseOffload_SetPlacement",
     "LayerwiseOffload_LoadPolicy",
 )
-
-_SETTINGS = {"mode": Setting.MODE, "strict": Setting.STRICT, "vram_budget": Setting.TOTAL_BUDGET}
 
 Graph = Mapping[str, Mapping[str, Any]]
 
@@ -53,7 +51,7 @@ def decisions(
         rows: the components that they were resolved for.
     """
     explicit = Policy().extended(*policies).explicit
-    winners = {name: explicit.winner(setting) for name, setting in _SETTINGS.items()}
+    winners = {setting.key: explicit.winner(setting) for setting in WORKFLOW_SETTINGS}
     return {
         "policy_nodes": {
             node: {name: v for name, v in graph[node].get("inputs", {}).items() if not isinstance(v, list)}

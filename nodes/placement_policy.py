@@ -7,11 +7,12 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..offload_runtime.policy import Mode, Placement, Policy, Setting, Source, SourceKind
-from .checks import check, choices
+from ..offload_runtime.policy import SETTINGS, WORKFLOW_SETTINGS, Policy, Scope, Setting, Source, SourceKind
+from .checks import check
 from .compat import known_options
 from .provenance import links
 from .sockets import CATEGORY, PlacementPolicy
+from .widgets import setting_widget
 
 SELECTORS = {
     "text_encoder": "text_encoder",
@@ -34,14 +35,16 @@ _PLACES = {
 }
 
 
+_KEYS = tuple(setting.key for setting in WORKFLOW_SETTINGS)
+
+
 def policy_of(node_id: str | None, values: Mapping[str, Any]) -> Policy:
     """Return what a node with these widget values asks for.
 
     Raises:
         PolicyError: a value cannot be understood.
     """
-    places = tuple(values.get(name) for name in SELECTORS)
-    return _policy(node_id, {}, values.get("mode"), places, values.get("vram_budget"), values.get("strict"))
+    return _policy(node_id, values, {})
 
 
 class PlacementPolicyNode(io.ComfyNode):
@@ -58,7 +61,7 @@ class PlacementPolicyNode(io.ComfyNode):
             description="Says where each model component lives. What is left at auto is decided and explained; "
             "what you set is never overridden. Connect it to a Layerwise Offload Loader.",
             search_aliases=["low vram", "offload", "block swap", "layerwise", "vram budget", "memory"],
-            inputs=[*_inputs()],
+            inputs=_inputs(),
             outputs=[
                 PlacementPolicy.Output(
                     "policy", display_name="policy", tooltip="What you asked for, and where."
@@ -71,89 +74,41 @@ class PlacementPolicyNode(io.ComfyNode):
     @classmethod
     def validate_inputs(cls, vram_budget: str | None = None) -> bool | str:
         """Refuse a typo before anything runs."""
-        return check(Setting.TOTAL_BUDGET, vram_budget, "vram_budget")
+        return check(Setting.TOTAL_BUDGET.row.kind, vram_budget, Setting.TOTAL_BUDGET.key)
 
     @classmethod
-    def execute(
-        cls,
-        mode: str | None = None,
-        text_encoder: str | None = None,
-        image_encoder: str | None = None,
-        vae: str | None = None,
-        diffusion_model: str | None = None,
-        vram_budget: str | None = None,
-        strict: str | None = None,
-        base: Policy | None = None,
-    ) -> io.NodeOutput:
+    def execute(cls, base: Policy | None = None, **values: Any) -> io.NodeOutput:
         """Chain this node's explicit values behind the base."""
         node_id = cls.hidden.unique_id
-        places = (text_encoder, image_encoder, vae, diffusion_model)
-        via = links(cls.hidden.dynprompt, node_id, ("mode", *SELECTORS, "vram_budget", "strict"))
-        policy = _policy(node_id, via, mode, places, vram_budget, strict)
-        return io.NodeOutput((base or Policy()).extended(policy))
+        via = links(cls.hidden.dynprompt, node_id, (*_KEYS, *SELECTORS))
+        return io.NodeOutput((base or Policy()).extended(_policy(node_id, values, via)))
 
 
 def _inputs() -> list[io.Input]:
-    return [
-        _choice(
-            "mode",
-            Setting.MODE,
-            [mode.value for mode in Mode],
-            "What automatic choices aim for. auto: what fits stays, what does not gives way. manual: nothing "
-            "automatic. speed: everything stays on the device. memory: encoders run layer by layer.",
-        ),
-        *(
-            _choice(
-                name,
-                Setting.PLACEMENT,
-                [placement.value for placement in Placement],
-                f"{place} {_CHOICES}",
-            )
-            for name, place in _PLACES.items()
-        ),
-        io.String.Input(
-            "vram_budget",
-            default="auto",
-            optional=True,
-            tooltip="VRAM that the weights of all placed components together may hold: auto, an amount such as "
-            "6GB (1024³ bytes a GB), or a share of the card such as 50%. What layerwise components have left "
-            "over their window keeps layers resident. Set Placement gives one component a budget of its own.",
-        ),
-        _choice(
-            "strict",
-            Setting.STRICT,
-            ["auto", "on", "off"],
-            "on: stop with a sentence when this machine cannot do all that you set. off, and auto: do as much of "
-            "it as it can, and say in the report how far that is.",
-        ),
-        PlacementPolicy.Input(
-            "base",
-            optional=True,
-            tooltip="A policy to start from. What this node sets wins over it; what this node leaves at "
-            "auto keeps the base's value. A Set Placement in the base still wins over this node.",
-        ),
-    ]
+    """Return the widgets in the order of the table, with one for each group where the placement stands."""
+    inputs: list[io.Input] = []
+    for row in SETTINGS:
+        if row.setting is Setting.PLACEMENT:
+            inputs += [
+                setting_widget(row, name=name, tooltip=f"{_PLACES[name]} {_CHOICES}", group=group)
+                for name, group in SELECTORS.items()
+            ]
+        elif row.scope is Scope.WORKFLOW:
+            inputs.append(setting_widget(row))
+    base = PlacementPolicy.Input(
+        "base",
+        optional=True,
+        tooltip="A policy to start from. What this node sets wins over it; what this node leaves at "
+        "auto keeps the base's value. A Set Placement in the base still wins over this node.",
+    )
+    return [*inputs, base]
 
 
-def _choice(name: str, setting: Setting, offered: list[str], tooltip: str) -> io.Input:
-    options = choices(setting, offered)
-    return io.Combo.Input(name, options=options, default="auto", optional=True, tooltip=tooltip)
-
-
-def _policy(
-    node_id: str | None,
-    via: dict[str, str],
-    mode: str | None,
-    places: tuple[str | None, ...],
-    vram_budget: str | None,
-    strict: str | None,
-) -> Policy:
+def _policy(node_id: str | None, values: Mapping[str, Any], via: Mapping[str, str]) -> Policy:
     return Policy.from_widgets(
         Source(SourceKind.NODE, f"Placement Policy, node {node_id}"),
-        mode=mode,
-        strict=strict,
-        vram_budget=vram_budget,
-        placements=dict(zip(SELECTORS, places, strict=True)),
+        placements={name: values.get(name) for name in SELECTORS},
         selectors=SELECTORS,
         via=via,
+        **{key: values.get(key) for key in _KEYS},
     )

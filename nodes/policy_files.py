@@ -12,7 +12,7 @@ import folder_paths
 from comfy_api.latest import io
 
 from ..offload_runtime.errors import PolicyError
-from ..offload_runtime.policy import Policy, Setting, Source, SourceKind, is_set, parse_value
+from ..offload_runtime.policy import SWITCH, Policy, Source, SourceKind, is_set
 from ..offload_runtime.policy.files import (
     DEFAULT_FILE,
     PolicyFolder,
@@ -144,7 +144,7 @@ class SavePolicyNode(io.ComfyNode):
                 ),
                 io.Combo.Input(
                     "overwrite",
-                    options=choices(Setting.STRICT, ("auto", "on", "off")),
+                    options=choices(SWITCH),
                     default="auto",
                     optional=True,
                     tooltip="Whether a file of that name with another content is replaced. auto: off.",
@@ -162,7 +162,7 @@ class SavePolicyNode(io.ComfyNode):
         if is_set(file):
             name = file_name(str(file))
             content = as_json(text) if name.lower().endswith(".json") else text
-            replace = is_set(overwrite) and bool(parse_value(Setting.STRICT, overwrite, "overwrite"))
+            replace = is_set(overwrite) and SWITCH.parse(overwrite, "overwrite")
             policy_folder().write(name, content, replace=replace)
             lines.insert(0, f"saved as {name}")
         return io.NodeOutput(text, ui={"text": lines})

@@ -1,4 +1,5 @@
-"""Derive committed files from a running ComfyUI: API twins, node schemas, English node texts. `make fixtures`.
+"""Derive committed files: API twins, node schemas and English node texts from a running ComfyUI, and the JSON Schema
+of policy files. `make fixtures`.
 
 A changed fixture in a diff is a changed promise to saved workflows: read it before committing it.
 """
@@ -10,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from offload_runtime.policy.files.schema import json_schema
+
 from . import comfyui_tree, locales, workflow
 from .comfy_client import ComfyClient
 from .comfy_server import ComfyServer
@@ -20,6 +23,7 @@ from .problem import Problem, run
 FIXTURES = ROOT / "tests" / "server" / "fixtures"
 EXAMPLES = ROOT / "example_workflows"
 SCHEMAS = FIXTURES / "node_schemas.json"
+POLICY_SCHEMA = ROOT / "web" / "policy.schema.json"
 # What saved workflows and API clients depend on. The rest (tooltips, say) differs between ComfyUI versions.
 KEPT_OPTIONS = ("default", "options", "min", "max", "multiline")
 
@@ -33,6 +37,7 @@ def main() -> None:
         **{twin(file): workflow.load(file, object_info) for file in sorted(EXAMPLES.glob("*.json"))},
         SCHEMAS: schemas(object_info),
         locales.ENGLISH: locales.node_texts(object_info),
+        POLICY_SCHEMA: json_schema(),
     }
     for file, content in files.items():
         file.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

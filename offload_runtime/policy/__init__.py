@@ -3,7 +3,7 @@
 Policy files are read and written by `policy.files`, which alone needs pydantic and PyYAML.
 """
 
-from .arguments import Argument, ExplicitArguments, Setting, Source, SourceKind
+from .arguments import Argument, ExplicitArguments, Source, SourceKind
 from .capabilities import PAGED, STREAMED, Capabilities, cannot_copy, not_movable
 from .chain import NodeChain, as_chain
 from .command_line import FLAGS
@@ -11,22 +11,37 @@ from .components import COMPONENTS, SELECTORS, HostTier, Mode, Placement, base_n
 from .decision import Decision, Plan
 from .facts import ComponentFacts, MachineFacts
 from .frames import NOT_SAID, VaeUse, vae_use
+from .kinds import SWITCH, UNSET, Kind, is_set
 from .policy import Policy
 from .provenance import is_link, linked_from, upstream
 from .quantities import Budget, format_bytes, parse_budget, parse_size
 from .report import PlacementRow, Report, decision_table, unused_notes
 from .resolve import resolve
 from .selectors import normalize_selector, parse_selectors
+from .settings import (
+    COMPONENT_SETTINGS,
+    SETTINGS,
+    WORKFLOW_SETTINGS,
+    Scope,
+    Setting,
+    SettingRow,
+    parse_value,
+    spell_value,
+)
 from .suggestions import could_stay_resident
-from .words import is_set, parse_value, spell_value
 
 __all__ = [
     "COMPONENTS",
+    "COMPONENT_SETTINGS",
     "FLAGS",
     "NOT_SAID",
     "PAGED",
     "SELECTORS",
+    "SETTINGS",
     "STREAMED",
+    "SWITCH",
+    "UNSET",
+    "WORKFLOW_SETTINGS",
     "Argument",
     "Budget",
     "Capabilities",
@@ -34,6 +49,7 @@ __all__ = [
     "Decision",
     "ExplicitArguments",
     "HostTier",
+    "Kind",
     "MachineFacts",
     "Mode",
     "NodeChain",
@@ -42,7 +58,9 @@ __all__ = [
     "Plan",
     "Policy",
     "Report",
+    "Scope",
     "Setting",
+    "SettingRow",
     "Source",
     "SourceKind",
     "VaeUse",

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import Enum, IntEnum
+from enum import IntEnum
 from typing import TypeVar
 
-from .components import HostTier, Mode, Placement
-from .quantities import Budget
+from .kinds import Value
 from .selectors import specificity
+from .settings import Setting
 
 
 class SourceKind(IntEnum):
@@ -37,31 +37,7 @@ class Source:
         return self.place
 
 
-class Setting(str, Enum):
-    """What can be set. The first two hold for a whole workflow, the others for the components of a selector."""
-
-    MODE = "mode"
-    STRICT = "strict"
-    TOTAL_BUDGET = "total_budget"
-    PLACEMENT = "placement"
-    BUDGET = "budget"
-    HOST = "host"
-    DEVICE = "device"
-
-    def __str__(self) -> str:
-        return self.value
-
-    @property
-    def key(self) -> str:
-        """What widgets and files call it; whether a budget is the workflow's, its place says."""
-        return "vram_budget" if self in (Setting.BUDGET, Setting.TOTAL_BUDGET) else self.value
-
-
-WORKFLOW_SETTINGS = (Setting.MODE, Setting.STRICT, Setting.TOTAL_BUDGET)
-"""Settings of the whole workflow; their selector is always `all`."""
-
-Value = Placement | Mode | HostTier | Budget | bool | int
-T = TypeVar("T", Placement, Mode, HostTier, Budget, bool, int)
+V = TypeVar("V", bound=Value)
 
 
 @dataclass(frozen=True)
@@ -121,7 +97,7 @@ class ExplicitArguments:
         """Return the value that counts, or None when nobody set it."""
         return next(iter(self.candidates(setting, component)), None)
 
-    def value(self, kind: type[T], setting: Setting, component: str = "all") -> T | None:
+    def value(self, kind: type[V], setting: Setting, component: str = "all") -> V | None:
         """Return the bare value that counts, or None when nobody set it."""
         won = self.winner(setting, component)
         return won.value if won is not None and isinstance(won.value, kind) else None

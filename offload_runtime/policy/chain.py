@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from .arguments import WORKFLOW_SETTINGS, Argument, Setting
+from .arguments import Argument
 from .components import COMPONENTS, GROUPS
 from .policy import Policy
 from .selectors import covers
-from .words import spell_value
+from .settings import WORKFLOW_SETTINGS, Setting, spell_value
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,10 @@ class NodeChain:
     """The values of a chain, spelled as widgets hold them; what is not there is `auto`.
 
     Attributes:
-        workflow: `mode`, `strict` and `vram_budget` of the policy node.
+        workflow: the settings of the workflow, of the policy node.
         placements: selector → placement of the policy node.
-        overrides: one for each Set Placement node, in the order of the chain: `component`, and of
-            `placement`, `vram_budget`, `host` and `device` those that are set.
+        overrides: one for each Set Placement node, in the order of the chain: `component`, and those of a
+            component's settings that are set.
     """
 
     workflow: Mapping[str, str]

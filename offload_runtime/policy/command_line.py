@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .arguments import Argument, Setting, Source, SourceKind
+from .arguments import Argument, Source, SourceKind
 from .components import Placement
 from .facts import MachineFacts
 from .policy import Policy
+from .settings import Setting
 
 FLAGS = (
     "--cpu",

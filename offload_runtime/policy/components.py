@@ -10,14 +10,14 @@ import re
 from enum import Enum
 
 
-class _Word(str, Enum):
+class Word(str, Enum):
     """A word that people write, and that prints as itself."""
 
     def __str__(self) -> str:
         return str(self.value)
 
 
-class Placement(_Word):
+class Placement(Word):
     """Where a component lives while the workflow runs; `auto` is the word for "decide for me"."""
 
     AUTO = "auto"
@@ -27,7 +27,7 @@ class Placement(_Word):
     CPU = "cpu"
 
 
-class Mode(_Word):
+class Mode(Word):
     """What the automatic rules optimise for; `manual` switches them off."""
 
     AUTO = "auto"
@@ -36,7 +36,7 @@ class Mode(_Word):
     MEMORY = "memory"
 
 
-class HostTier(_Word):
+class HostTier(Word):
     """Where the masters of streamed layers wait.
 
     `pinned`: page-locked memory, one copy to the device. `staged`: ordinary memory, copied by a

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .arguments import Argument, Setting, Source
+from .arguments import Argument, Source
 from .components import HostTier, Mode, Placement
 from .policy import Policy
 from .quantities import Budget
+from .settings import Setting
 
 
 @dataclass(frozen=True)

@@ -58,13 +58,13 @@ VALUE_WORDS: Mapping[str, Mapping[str, str]] = {
         **_words("did you mean manual?", "off none no false disabled disable custom explicit"),
         **_words(_NOTHING, "default balanced normal normalvram automatic on true yes"),
     },
-    "host": {
+    "host tier": {
         **_words("did you mean pinned?", "pin page_locked pagelocked locked"),
         **_words("did you mean staged?", "ram cpu memory pageable unpinned host paged"),
         **_words("did you mean mapped?", "disk file mmap ssd nvme safetensors"),
         **_words(_NOTHING, "none default off no false"),
     },
-    "strict": {
+    "switch": {
         **_words("did you mean on?", "1 enabled enable strict y"),
         **_words("did you mean off?", "0 disabled disable none n"),
     },
@@ -73,13 +73,13 @@ VALUE_WORDS: Mapping[str, Mapping[str, str]] = {
         **_words(_ON_CPU, "cpu"),
         **_words(_NOTHING, "none default"),
     },
-    "vram_budget": {
+    "budget": {
         **_words(_NO_LIMIT, "none unlimited unset off no default infinite inf max null"),
         **_words("did you mean 100%?", "all full whole everything"),
         **_words("did you mean 50%?", "half"),
     },
 }
-"""Key of a setting → what people write for its values → the hint."""
+"""What a value is called → what people write for it → the hint."""
 
 COMPONENT_WORDS: Mapping[str, str] = {
     **_words(
@@ -117,15 +117,15 @@ _SPACES = re.compile(r"[\s-]+")
 _LONGEST = 80
 
 
-def value_hint(key: str, text: str) -> str:
+def value_hint(what: str, text: str) -> str:
     """Return what a person means by a word that a setting does not have, or "" when nobody can tell.
 
     Args:
-        key: the key of the setting.
+        what: what a value of the setting is called: “placement”, “switch”.
         text: what they wrote.
     """
     word = _plain(text)
-    words = VALUE_WORDS.get(key, {})
+    words = VALUE_WORDS.get(what, {})
     device, colon, number = word.partition(":")
     return words.get(device if colon and number.isdecimal() else word, "")
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from .arguments import Argument, ExplicitArguments, Setting
+from .arguments import Argument, ExplicitArguments
 from .components import Placement
 from .decision import Plan
 from .facts import ComponentFacts, MachineFacts
 from .quantities import Budget, format_bytes
+from .settings import Setting
 from .situation import Situation
 
 

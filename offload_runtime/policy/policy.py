@@ -6,9 +6,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from .arguments import WORKFLOW_SETTINGS, Argument, ExplicitArguments, Setting, Source, SourceKind
+from .arguments import Argument, ExplicitArguments, Source, SourceKind
+from .kinds import is_set
 from .selectors import covering, parse_selectors, specificity
-from .words import is_set, parse_value
+from .settings import COMPONENT_SETTINGS, WORKFLOW_SETTINGS, Setting, parse_value
 
 _ORDER = {setting: i for i, setting in enumerate(Setting)}
 
@@ -60,43 +61,33 @@ class Policy:
         cls,
         source: Source,
         *,
-        mode: str | None = None,
-        strict: str | None = None,
-        vram_budget: str | None = None,
-        placements: Mapping[str, str | None] | None = None,
+        placements: Mapping[str, object] | None = None,
         selectors: Mapping[str, str] | None = None,
         via: Mapping[str, str] | None = None,
+        **settings: object,
     ) -> Policy:
         """Build a policy from the raw widget values of one node; `None` and `auto` are not set.
 
         Args:
             source: the node that holds the widgets.
-            mode: a `Mode`, spelled.
-            strict: `on` or `off`.
-            vram_budget: the VRAM that all components together may hold, such as `6GB` or `50%`.
             placements: widget → placement, spelled.
             selectors: widget → the selector that it places, where that is not its name.
             via: widget → the node that its value is linked from.
+            settings: key of a setting of the workflow → its value, spelled.
 
         Raises:
             PolicyError: a value cannot be understood.
+            TypeError: a key is of no such setting.
         """
-        named = selectors or {}
-        rows: list[tuple[Setting, str, str, str | None]] = [
-            (Setting.MODE, "all", "mode", mode),
-            (Setting.STRICT, "all", "strict", strict),
-            (Setting.TOTAL_BUDGET, "all", "vram_budget", vram_budget),
-            *(
-                (Setting.PLACEMENT, named.get(name, name), name, text)
-                for name, text in (placements or {}).items()
-            ),
-        ]
-        links = via or {}
+        of_workflow = values_of_settings(WORKFLOW_SETTINGS, settings)
+        named, links = selectors or {}, via or {}
+        values = [(setting, "all", key, text) for setting, key, text in of_workflow]
+        values += [(Setting.PLACEMENT, named.get(key, key), key, t) for key, t in (placements or {}).items()]
         return cls(
             tuple(
                 argument
-                for setting, selector, where, text in rows
-                for argument in explicit_values(setting, selector, text, source, where, links.get(where, ""))
+                for setting, selector, key, text in values
+                for argument in explicit_values(setting, selector, text, source, key, links.get(key, ""))
             )
         )
 
@@ -104,46 +95,50 @@ class Policy:
     def for_component(
         cls,
         source: Source,
-        component: str | None,
+        component: object,
         *,
-        placement: str | None = None,
-        vram_budget: str | None = None,
-        host: str | None = None,
-        device: str | int | None = None,
         via: Mapping[str, str] | None = None,
+        **settings: object,
     ) -> Policy:
         """Build a policy from the raw values that one node or entry sets for one selector.
 
         Args:
             source: who sets them.
             component: a component, group, `default`, `all`, or a comma list of them; `auto` sets nothing.
-            placement: a `Placement`, spelled.
-            vram_budget: the VRAM that each of the components may hold.
-            host: a `HostTier`, spelled.
-            device: the accelerator to use, such as `gpu:1`.
-            via: argument name → the node that its value is linked from.
+            via: key → the node that its value is linked from.
+            settings: key of a setting of a component → its value, spelled.
 
         Raises:
             PolicyError: a value or the selector cannot be understood.
+            TypeError: a key is of no such setting.
         """
+        values = values_of_settings(COMPONENT_SETTINGS, settings)
         if not is_set(component):
             return cls()
         links = via or {}
-        rows = (
-            (Setting.PLACEMENT, "placement", placement),
-            (Setting.BUDGET, "vram_budget", vram_budget),
-            (Setting.HOST, "host", host),
-            (Setting.DEVICE, "device", device),
-        )
         return cls(
             tuple(
                 argument
-                for setting, where, text in rows
+                for setting, key, text in values
                 for argument in explicit_values(
-                    setting, str(component), text, source, where, links.get(where, "")
+                    setting, str(component), text, source, key, links.get(key, "")
                 )
             )
         )
+
+
+def values_of_settings(
+    settings: Collection[Setting], values: Mapping[str, object]
+) -> list[tuple[Setting, str, object]]:
+    """Return the settings with their keys and raw values, None for those that are not given.
+
+    Raises:
+        TypeError: a key is of none of the settings.
+    """
+    unknown = values.keys() - {setting.key for setting in settings}
+    if unknown:
+        raise TypeError(f"no such setting: {', '.join(sorted(unknown))}")
+    return [(setting, setting.key, values.get(setting.key)) for setting in settings]
 
 
 def explicit_values(

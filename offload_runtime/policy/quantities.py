@@ -69,7 +69,7 @@ def parse_budget(text: str, where: str) -> Budget:
         return Budget(bytes=_bytes(amount))
     if _ANY_SHARE.fullmatch(text.strip()):
         raise PolicyError(f"{where}: “{text[:60]}” is more than the whole card; a share is 0% to 100%")
-    hint = value_hint("vram_budget", text) or _meant(text)
+    hint = value_hint("budget", text) or _meant(text)
     raise PolicyError(
         f"{where}: “{text[:60]}” is not a budget; "
         + (hint or "write auto, an amount such as 6GB, or a share such as 50%")

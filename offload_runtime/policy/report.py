@@ -12,7 +12,7 @@ from .components import group_of
 from .decision import Decision
 from .facts import ComponentFacts
 from .quantities import format_bytes
-from .words import spell_value
+from .settings import spell_value
 
 _WIDTH = 96
 

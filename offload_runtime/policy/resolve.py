@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ..errors import StrictPolicyError
 from .allot import Share, allot
-from .arguments import Argument, ExplicitArguments, Setting
+from .arguments import Argument, ExplicitArguments
 from .bounds import bound
 from .command_line import command_line_policy
 from .components import HostTier, Mode, Placement
@@ -26,6 +26,7 @@ from .limits import (
 from .policy import Policy
 from .quantities import Budget, format_bytes
 from .rules import decide
+from .settings import Setting
 from .situation import Situation, Wish, situation
 
 

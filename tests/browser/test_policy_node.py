@@ -109,6 +109,23 @@ def test_after_a_run_auto_shows_what_it_became_and_why(comfy: ComfyPage, ran: di
     )
 
 
+def test_a_panel_has_a_line_for_every_widget_in_their_order(comfy: ComfyPage, ran: dict[str, str]) -> None:
+    """A setting that the browser has no words of its own for, too."""
+    comfy.page.evaluate(
+        """id => app.canvas.graph.getNodeById(id)
+            .addWidget("combo", "haste", "auto", () => {}, { values: ["auto", "on"] })""",
+        ran[POLICY],
+    )
+    set_widget(comfy, ran[POLICY], "vae", "auto")  # whatever changes, the panel is painted again
+    expect(field(comfy, "haste")).to_be_attached()
+    lines = comfy.page.locator(".lwo-field").evaluate_all("lines => lines.map(line => line.dataset.name)")
+    assert lines == [*comfy.widgets(ran[POLICY])]
+    assert lines[-3:] == ["vram_budget", "strict", "haste"]
+    expect(field(comfy, "haste").locator("details")).to_have_attribute(
+        "title", "Nobody set it, so it is decided automatically."
+    )
+
+
 def test_a_cached_run_in_a_new_tab_tells_it_too(comfy: ComfyPage, ran: dict[str, str]) -> None:
     """There, the report alone is executed again; nothing of the loader arrives."""
     comfy.page.evaluate("app.nodeOutputs = {}")

@@ -28,6 +28,8 @@ def _import_comfyui() -> None:
     comfy.cli_args.args.cpu = True
     import comfy.sd
 
+    import nodes  # noqa: F401 — before pytest puts our root in front, where its name is no identifier
+
 
 _import_comfyui()
 torch.set_num_threads(1)  # the models are tiny: more threads only wait for each other

@@ -11,16 +11,12 @@ import { text } from "./strings.mjs";
  * @typedef {{name: string, explicit: boolean, said: string, known: boolean, became: string, why: string}} Field
  */
 
-/** @type {Record<string, string>} field → the group of components that it places; the others are for the workflow */
-const GROUPS = { text_encoder: "text_encoder", image_encoder: "image_encoder", vae: "vae", diffusion_model: "dit" };
-/** @type {Record<string, {why: "modeAuto" | "budgetAuto" | "strictAuto", became: () => string}>} */
+/** @type {Record<string, {why: "modeAuto" | "budgetAuto" | "strictAuto", became: () => string}>} field → more to say of it */
 const SETTINGS = {
   mode: { why: "modeAuto", became: () => "" },
   vram_budget: { why: "budgetAuto", became: () => text("noBudget") },
   strict: { why: "strictAuto", became: () => "off" },
 };
-
-export const FIELDS = ["mode", ...Object.keys(GROUPS), "vram_budget", "strict"];
 
 /**
  * Tell whether a value is explicit, as the server does.
@@ -32,27 +28,28 @@ export function isSet(value) {
 
 /**
  * Describe a field.
- * @param {string} name one of `FIELDS`
+ * @param {string} name
+ * @param {string | undefined} group the group of components that it places; undefined where it is for the workflow
  * @param {Given} given what its widget holds
  * @param {Decided[]} runs what came of the node's values; empty before a run
  * @returns {Field} `known` after a run; `became` is "" where nothing is known or the value itself says it all
  */
-export function describe(name, given, runs) {
+export function describe(name, group, given, runs) {
   const explicit = given.linked || isSet(given.value);
   const said = given.linked ? text("linked") : String(explicit ? given.value : "auto");
   const decided = runs.filter(({ ran }) => given.linked || String(ran[name] ?? "auto") === String(given.value));
   const known = decided.length > 0;
   if (!known) return { name, explicit, said, known, became: "", why: explicit ? "" : text("notRun") };
-  const { became, why } = name in GROUPS ? placed(name, decided) : settled(name, explicit, decided);
+  const { became, why } = group ? placed(group, decided) : settled(name, explicit, decided);
   return { name, explicit, said, known, became: became === said ? "" : became, why };
 }
 
-/** @param {string} name @param {Decided[]} decided */
-function placed(name, decided) {
+/** @param {string} group @param {Decided[]} decided */
+function placed(group, decided) {
   /** @type {Map<string, Row>} a report's row also says what is applied, so it stands for a loader's */
   const rows = new Map();
   for (const row of decided.flatMap((one) => one.rows)) {
-    if (row.group === GROUPS[name] && (row.applied || !rows.has(row.component))) rows.set(row.component, row);
+    if (row.group === group && (row.applied || !rows.has(row.component))) rows.set(row.component, row);
   }
   const all = [...rows.values()];
   const words = new Set(all.map((row) => word(row.decided)));
@@ -78,5 +75,6 @@ function sentence(row) {
 function settled(name, explicit, decided) {
   const won = decided.map((one) => one.settings[name]).find(Boolean);
   if (won) return { became: won.value, why: text("setBy", { by: won.asked_by }) };
-  return explicit ? { became: "", why: "" } : { became: SETTINGS[name].became(), why: text(SETTINGS[name].why) };
+  if (explicit) return { became: "", why: "" };
+  return { became: SETTINGS[name]?.became() ?? "", why: text(SETTINGS[name]?.why ?? "settingAuto") };
 }

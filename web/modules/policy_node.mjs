@@ -4,7 +4,8 @@ import { edit, reset, setWidget } from "./chain.mjs";
 import { addElement, element, keepMounted } from "./dom.mjs";
 import { addView, decisionsFor, repaint } from "./outputs.mjs";
 import { copyYaml, dropOn, fillFrom, pickFile, policyFiles, saveFile } from "./policy_files.mjs";
-import { describe, FIELDS, isSet } from "./policy_fields.mjs";
+import { describe, isSet } from "./policy_fields.mjs";
+import { saving } from "./saved_values.mjs";
 import { text } from "./strings.mjs";
 
 /** @typedef {{name: string, explicit: boolean, known: boolean, became: string, why: string}} Shown */
@@ -23,7 +24,7 @@ export function addPolicyPanel(node) {
   const list = element("ul", {
     "class": "lwo-fields", "aria-label": text("fields"), "data-capture-wheel": "true", tabIndex: 0,
   });
-  const all = button("resetAll", () => reset(node, FIELDS));
+  const all = button("resetAll", () => reset(node, fieldsOf(node)));
   const panel = element(
     "div",
     { class: "lwo-panel" },
@@ -45,7 +46,7 @@ export function addPolicyPanel(node) {
   addView(node, () => {
     keepMounted(node, panel);
     const decided = decisionsFor(node);
-    const fields = FIELDS.map((name) => describe(name, given(node, name), decided));
+    const fields = fieldsOf(node).map((name) => describe(name, groupOf(node, name), given(node, name), decided));
     all.disabled = !fields.some((field) => field.explicit && !given(node, field.name).linked);
     show(fields);
   });
@@ -112,7 +113,7 @@ function plainName(widget) {
 function showResult(widget, { explicit, known, became, why }) {
   if (!widget || widget.element) return;
   const plain = plainName(widget);
-  const help = widget.node?.constructor?.nodeData?.inputs?.[widget.name]?.tooltip ?? "";
+  const help = schemaOf(widget.node, widget.name)?.tooltip ?? "";
   widget.tooltip = known && why ? `${why}\n\n${help}`.trim() : undefined; // undefined: ComfyUI's, in the person's language
   if (widget.type === "combo") {
     const label = (/** @type {any} */ value) => (isSet(value) ? value : `auto → ${became}`);
@@ -187,6 +188,21 @@ function acceptFiles(node) {
 /** @param {any} node @param {string} name */
 function widgetOf(node, name) {
   return node.widgets?.find((/** @type {any} */ widget) => widget.name === name);
+}
+
+/** The node's fields, in its own order. @param {any} node @returns {string[]} */
+function fieldsOf(node) {
+  return saving(node).map((widget) => widget.name);
+}
+
+/** The group of components that a field places, as the server says. @param {any} node @param {string} name */
+function groupOf(node, name) {
+  return schemaOf(node, name)?.placement_group;
+}
+
+/** What the server says about an input. @param {any} node @param {string} name */
+function schemaOf(node, name) {
+  return node?.constructor?.nodeData?.inputs?.[name];
 }
 
 /** @param {any} node @param {string} name */

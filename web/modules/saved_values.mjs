@@ -54,6 +54,6 @@ function valuesOf(node) {
 }
 
 /** The widgets whose values are part of the workflow. @param {any} node @returns {any[]} */
-function saving(node) {
+export function saving(node) {
   return (node.widgets ?? []).filter((/** @type {any} */ widget) => widget.serialize !== false);
 }

@@ -29,6 +29,7 @@ const TEXTS = {
   modeAuto: "Nobody set a mode: what fits stays, what does not gives way.",
   budgetAuto: "Nobody set a budget: the weights may hold the card, less what sampling needs.",
   strictAuto: "Nobody set strict: as much as the machine can is done, and the report says how far that is.",
+  settingAuto: "Nobody set it, so it is decided automatically.",
   noBudget: "no limit",
   partly: "Not all of it is in the file",
   saved: "Policy saved",

@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...errors import PolicyError
-from ..arguments import WORKFLOW_SETTINGS, Argument, Setting, Source
+from ..arguments import Argument, Source
 from ..hints import suggest
 from ..policy import Policy, explicit_values
 from ..selectors import parse_selectors
-from ..words import spell_value
+from ..settings import WORKFLOW_SETTINGS, Setting, spell_value
+from .layout import ENTRY_KEYS, FILE_KEYS, OWN_KEYS, VERSION
 from .legacy import LEGACY_KEYS, is_legacy, legacy_policy, without_meaning
 from .reader import Path, RawFile, read_raw
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
-
-    from .schema import ComponentEntry, PolicyFileV1
-
-_ENTRY_KEYS = {setting.key: setting for setting in Setting if setting not in WORKFLOW_SETTINGS}
-_FILE_KEYS = {setting.key: setting for setting in WORKFLOW_SETTINGS}
-
-_OWN_KEYS = ("version", *_FILE_KEYS, "components")
-
-VERSION = 1
-"""The version that is written."""
 
 HEADER = "# Placement policy of Layerwise Offload. What is not set here is decided automatically.\n"
 
@@ -83,7 +75,7 @@ def _line(argument: Argument, key: str | None = None) -> str:
     return f"{key or argument.setting.key}: {value}  # {by}"
 
 
-def _validated(file: RawFile, native: dict[str, Any]) -> PolicyFileV1:
+def _validated(file: RawFile, native: dict[str, Any]) -> dict[str, Any]:
     """Check the pack's own keys against the schema of the file's version; a file without one is of the first."""
     # ComfyUI does not need pydantic to start, and building the schema takes as long as importing the whole pack.
     from pydantic import ValidationError
@@ -97,31 +89,31 @@ def _validated(file: RawFile, native: dict[str, Any]) -> PolicyFileV1:
             f"this pack reads version {known} of policy files; a newer pack may read this", ("version",)
         )
     try:
-        return VERSIONS[version].model_validate(native)
+        return VERSIONS[version].model_validate(native).model_dump()
     except ValidationError as error:
         raise _first_error(file, error) from None
 
 
-def _arguments(file: RawFile, model: PolicyFileV1, source: Source) -> list[Argument]:
-    arguments: list[Argument] = []
-    for key, setting in _FILE_KEYS.items():
-        arguments += explicit_values(setting, "all", getattr(model, key), source, key)
+def _arguments(file: RawFile, values: dict[str, Any], source: Source) -> list[Argument]:
+    arguments = _explicit(FILE_KEYS, "all", values, source)
     seen: dict[str, str] = {}
-    for key, entry in (model.components or {}).items():
+    for key, entry in (values["components"] or {}).items():
         for selector in parse_selectors(key):
             if selector in seen:
                 message = f"{selector} is named twice: here and under “{seen[selector]}”"
                 raise file.error(message, ("components", key), at_key=True)
             seen[selector] = key
-            arguments += _entry_arguments(entry, selector, source)
+            arguments += _explicit(ENTRY_KEYS, selector, entry, source)
     return arguments
 
 
-def _entry_arguments(entry: ComponentEntry, selector: str, source: Source) -> list[Argument]:
+def _explicit(
+    keys: Mapping[str, Setting], selector: str, values: Mapping[str, Any], source: Source
+) -> list[Argument]:
     return [
         argument
-        for key, setting in _ENTRY_KEYS.items()
-        for argument in explicit_values(setting, selector, getattr(entry, key), source, key)
+        for key, setting in keys.items()
+        for argument in explicit_values(setting, selector, values[key], source, key)
     ]
 
 
@@ -139,11 +131,11 @@ def _sentence(problem: Any, path: Path) -> str:
     name = str(path[-1])[:60] if path else "the file"
     if problem["type"] == "extra_forbidden":
         if len(path) > 1:
-            return f"there is no setting “{name}”; {suggest(name, _ENTRY_KEYS)}"
+            return f"there is no setting “{name}”; {suggest(name, ENTRY_KEYS)}"
         if why := without_meaning(str(path[-1])):
             return f"“{name}” is SGLang's and has no meaning here: {why}"
-        near = suggest(name, [*_OWN_KEYS, *LEGACY_KEYS])
-        return f"there is no key “{name}”; {near if near.startswith('did') else suggest('', _OWN_KEYS)}"
+        near = suggest(name, [*OWN_KEYS, *LEGACY_KEYS])
+        return f"there is no key “{name}”; {near if near.startswith('did') else suggest('', OWN_KEYS)}"
     cause = (problem.get("ctx") or {}).get("error")
     if isinstance(cause, PolicyError):
         return str(cause)

@@ -6,39 +6,23 @@ dashes for underscores in names. What is blank or `auto` is not set.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
-from ..components import COMPONENTS, NUMBER, SELECTORS, HostTier, Mode, Placement
-from ..quantities import AMOUNT_PATTERN, SHARE_PATTERN
-from ..words import DEVICE_PATTERN, SWITCH, UNSET
+from ..components import COMPONENTS, NUMBER, SELECTORS
+from ..kinds import SWITCH, UNSET, Kind
+from ..settings import Setting
 from .legacy import LAYERWISE_LISTS, RESIDENCY
 
 Schema = dict[str, Any]
 
 
-def words(kind: type[Placement] | type[Mode] | type[HostTier]) -> Schema:
-    """Return the schema of a setting that is one of a few words."""
-    values = [member.value for member in kind]
-    return _any_of([*values, None], _text("|".join(map(_spellings, values))))
-
-
-def switch() -> Schema:
-    """Return the schema of a switch."""
-    return _any_of(
-        [True, False, "on", "off", UNSET, None], _text("|".join(map(_spellings, (*SWITCH, UNSET))))
-    )
-
-
-def budget() -> Schema:
-    """Return the schema of a VRAM budget."""
-    return _any_of([UNSET, None], _text("|".join((_spellings(UNSET), AMOUNT_PATTERN, SHARE_PATTERN))))
-
-
-def device() -> Schema:
-    """Return the schema of a device: its number, alone or as in `gpu:1`."""
-    number = {"type": "integer", "minimum": 0, "maximum": 99}
-    return _any_of([UNSET, None], _text(f"{_spellings(UNSET)}|{DEVICE_PATTERN}"), number)
+def value(kind: Kind[Any]) -> Schema:
+    """Return the schema of a value of some kind, or of none."""
+    text = _text("|".join((*map(_spellings, kind.words), *kind.patterns)))
+    schemas = [{"enum": [*kind.offered, None]}, text]
+    if kind.numbers is not None:
+        schemas.append({"type": "integer", "minimum": kind.numbers[0], "maximum": kind.numbers[-1]})
+    return {"anyOf": schemas}
 
 
 def selector_list() -> Schema:
@@ -54,10 +38,10 @@ def legacy_key(key: str) -> str:
 def legacy_value(key: str) -> Schema:
     """Return the schema of the value of one of SGLang's keys."""
     if key == "performance_mode":
-        return words(Mode)
+        return value(Setting.MODE.row.kind)
     if key == "component_residency":
         return _residency()
-    return _names() if key in (*LAYERWISE_LISTS, "cpu_offload_components") else switch()
+    return _names() if key in (*LAYERWISE_LISTS, "cpu_offload_components") else value(SWITCH)
 
 
 def _names() -> Schema:
@@ -88,10 +72,6 @@ def _residency() -> Schema:
             {"type": "object", "propertyNames": selector_list(), "additionalProperties": mode},
         ]
     }
-
-
-def _any_of(offered: Iterable[Any], *others: Schema) -> Schema:
-    return {"anyOf": [{"enum": list(offered)}, *others]}
 
 
 def _text(pattern: str) -> Schema:

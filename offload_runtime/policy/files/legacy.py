@@ -13,12 +13,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ...errors import PolicyError
-from ..arguments import Argument, Setting, Source, SourceKind
+from ..arguments import Argument, Source, SourceKind
 from ..components import HostTier, Placement
 from ..hints import suggest
+from ..kinds import SWITCH, is_set
 from ..policy import Policy
 from ..selectors import parse_selectors
-from ..words import is_set, parse_value
+from ..settings import Setting, parse_value
 from .reader import RawFile
 
 _SWITCHES = {
@@ -143,7 +144,7 @@ def _read(key: str, value: Any) -> Iterator[tuple[Setting, str, Any]]:
         for name in _selectors(key, value):
             yield Setting.PLACEMENT, name, Placement.LAYERWISE
     else:
-        yield _switch(key, bool(parse_value(Setting.STRICT, _word(key, value), key)))
+        yield _switch(key, SWITCH.parse(_word(key, value), key))
 
 
 def _switch(key: str, on: bool) -> tuple[Setting, str, Any]:

@@ -6,17 +6,36 @@ widgets, so a file and a node refuse the same words with the same sentences.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    create_model,
+)
 
-from ..arguments import Setting
-from ..components import HostTier, Mode, Placement
+from ..kinds import is_set
 from ..selectors import parse_selectors
-from ..words import is_set, parse_value
-from .codec import VERSION
-from .grammar import budget, device, legacy_key, legacy_value, selector_list, switch, words
+from ..settings import Setting, parse_value
+from .grammar import legacy_key, legacy_value, selector_list, value
+from .layout import ENTRY_KEYS, FILE_KEYS, VERSION
 from .legacy import LEGACY_KEYS
+
+
+def _fields(keys: Mapping[str, Setting]) -> dict[str, Any]:
+    """Return the optional fields of some settings, as a model is made of them."""
+    return {
+        key: (
+            Annotated[str | None, _checked(setting), WithJsonSchema(value(setting.row.kind))],
+            Field(None, description=setting.row.summary),
+        )
+        for key, setting in keys.items()
+    }
 
 
 def _checked(setting: Setting) -> AfterValidator:
@@ -28,29 +47,27 @@ def _checked(setting: Setting) -> AfterValidator:
     return AfterValidator(check)
 
 
-_Placement = Annotated[str | None, _checked(Setting.PLACEMENT), WithJsonSchema(words(Placement))]
-_Budget = Annotated[str | None, _checked(Setting.BUDGET), WithJsonSchema(budget())]
-_Mode = Annotated[str | None, _checked(Setting.MODE), WithJsonSchema(words(Mode))]
-_Host = Annotated[str | None, _checked(Setting.HOST), WithJsonSchema(words(HostTier))]
-_Strict = Annotated[str | None, _checked(Setting.STRICT), WithJsonSchema(switch())]
-_Device = Annotated[str | None, _checked(Setting.DEVICE), WithJsonSchema(device())]
-
-
-class ComponentEntry(BaseModel):
-    """What is asked for the components of one selector."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    placement: _Placement = Field(None, description="Where they live.")
-    vram_budget: _Budget = Field(
-        None, description="VRAM that each of them may hold: an amount such as 6GB (1024³ bytes a GB), or 50%."
+class _Entry(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"description": "What is asked for the components of one selector."}
     )
-    host: _Host = Field(None, description="Where the weights of streamed layers wait.")
-    device: _Device = Field(None, description="The accelerator to compute on, such as gpu:1.")
 
 
-def _entry(value: Any) -> Any:
-    return {"placement": value} if value is None or isinstance(value, str) else value
+class _FileV1(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "description": "Placement policy of Layerwise Offload. What is not set, or set to auto, is decided "
+            "automatically."
+        },
+    )
+
+    version: Literal["1"] = Field("1", description="The version of this schema.")
+
+
+def _full(written: Any) -> Any:
+    short = written is None or isinstance(written, str)
+    return {Setting.PLACEMENT.key: written} if short else written
 
 
 def _selector(text: str) -> str:
@@ -58,28 +75,24 @@ def _selector(text: str) -> str:
     return text
 
 
-_Selector = Annotated[str, AfterValidator(_selector)]
-_Entry = Annotated[ComponentEntry, BeforeValidator(_entry)]
+ComponentEntry: Any = create_model("ComponentEntry", __base__=_Entry, **_fields(ENTRY_KEYS))
+_Components = dict[
+    Annotated[str, AfterValidator(_selector)], Annotated[ComponentEntry, BeforeValidator(_full)]
+]
+PolicyFileV1 = create_model(
+    "PolicyFileV1",
+    __base__=_FileV1,
+    **_fields(FILE_KEYS),
+    components=(
+        _Components | None,
+        Field(
+            None,
+            description="Component, group, default, all, or a comma list → its placement, or all its settings.",
+        ),
+    ),
+)
 
-
-class PolicyFileV1(BaseModel):
-    """Placement policy of Layerwise Offload. What is not set, or set to auto, is decided automatically."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    version: Literal["1"] = Field("1", description="The version of this schema.")
-    mode: _Mode = Field(None, description="What automatic choices aim for.")
-    strict: _Strict = Field(None, description="Refuse to run when the machine cannot do all that is asked.")
-    vram_budget: _Budget = Field(
-        None, description="VRAM that the weights of all components together may hold: 6GB, or 50%."
-    )
-    components: dict[_Selector, _Entry] | None = Field(
-        None,
-        description="Component, group, default, all, or a comma list → its placement, or all its settings.",
-    )
-
-
-VERSIONS: dict[str, type[PolicyFileV1]] = {"1": PolicyFileV1}
+VERSIONS: dict[str, type[BaseModel]] = {"1": PolicyFileV1}
 
 
 def json_schema() -> dict[str, Any]:
@@ -96,7 +109,7 @@ def json_schema() -> dict[str, Any]:
         "description": schema["properties"]["components"]["description"],
         "type": ["object", "null"],
         "propertyNames": selector_list(),
-        "additionalProperties": {"anyOf": [*words(Placement)["anyOf"], entry]},
+        "additionalProperties": {"anyOf": [*value(Setting.PLACEMENT.row.kind)["anyOf"], entry]},
     }
     schema["patternProperties"] = {legacy_key(key): legacy_value(key) for key in LEGACY_KEYS}
     for key in LEGACY_KEYS:

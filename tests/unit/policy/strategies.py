@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import strategies as st
 
 from offload_runtime.policy import (
@@ -9,13 +11,14 @@ from offload_runtime.policy import (
     PAGED,
     SELECTORS,
     STREAMED,
+    UNSET,
+    WORKFLOW_SETTINGS,
     Argument,
     Budget,
     ComponentFacts,
-    HostTier,
+    Kind,
     MachineFacts,
     Mode,
-    Placement,
     Policy,
     Setting,
     Source,
@@ -23,6 +26,7 @@ from offload_runtime.policy import (
     cannot_copy,
     not_movable,
 )
+from offload_runtime.policy.kinds import Amount, Device
 
 MB = 1024**2
 NAMES = tuple(name + number for name in COMPONENTS for number in ("", "_2", "_13"))
@@ -33,16 +37,19 @@ budgets = st.one_of(
     st.integers(0, 1 << 36).map(lambda n: Budget(bytes=n)),
     st.integers(0, 100_000).map(lambda n: Budget(percent=n / 1000)),
 )
-VALUES = {
-    Setting.MODE: st.sampled_from(Mode),
-    Setting.STRICT: st.booleans(),
-    Setting.TOTAL_BUDGET: budgets,
-    Setting.PLACEMENT: st.sampled_from([p for p in Placement if p is not Placement.AUTO]),
-    Setting.BUDGET: budgets,
-    Setting.HOST: st.sampled_from([t for t in HostTier if t is not HostTier.AUTO]),
-    Setting.DEVICE: st.integers(0, 3),
-}
-WORKFLOW = (Setting.MODE, Setting.STRICT, Setting.TOTAL_BUDGET)
+
+
+def values(kind: Kind[Any]) -> st.SearchStrategy[Any]:
+    """Return values of a kind, without `auto`."""
+    if isinstance(kind, Amount):
+        return budgets
+    if isinstance(kind, Device):
+        return st.integers(0, 3)
+    words = [word for word in kind.choices if word != UNSET]
+    return st.sampled_from(words).map(lambda word: kind.parse(word, "here"))
+
+
+VALUES = {setting: values(setting.row.kind) for setting in Setting}
 
 
 def sources(*kinds: SourceKind) -> st.SearchStrategy[Source]:
@@ -56,10 +63,7 @@ def sources(*kinds: SourceKind) -> st.SearchStrategy[Source]:
 def arguments(draw: st.DrawFn, by: st.SearchStrategy[Source], *, strict: bool = True) -> Argument:
     """Return one explicit value."""
     setting = draw(st.sampled_from([s for s in Setting if strict or s is not Setting.STRICT]))
-    selector = "all" if setting in WORKFLOW else draw(selectors)
-    if setting is Setting.MODE:
-        value = draw(VALUES[setting])
-        return Argument(setting, "all", value if value is not Mode.AUTO else Mode.SPEED, draw(by))
+    selector = "all" if setting in WORKFLOW_SETTINGS else draw(selectors)
     return Argument(setting, selector, draw(VALUES[setting]), draw(by))
 
 

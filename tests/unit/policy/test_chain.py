@@ -8,8 +8,8 @@ from hypothesis import given
 from strategies import NAMES, policies
 
 from offload_runtime.policy import Policy, Source, SourceKind, as_chain
-from offload_runtime.policy.arguments import WORKFLOW_SETTINGS, Setting
 from offload_runtime.policy.files import parse_policy
+from offload_runtime.policy.settings import WORKFLOW_SETTINGS, Setting
 
 WIDGETS = ("text_encoder", "image_encoder", "vae", "dit")
 FILE = Source(SourceKind.FILE, "file")

@@ -16,7 +16,7 @@ from offload_runtime.policy.files.codec import HEADER
 from offload_runtime.policy.files.legacy import WITHOUT_MEANING
 from offload_runtime.policy.files.reader import MAX_BYTES
 from offload_runtime.policy.files.schema import json_schema
-from offload_runtime.policy.words import spell_value
+from offload_runtime.policy.settings import spell_value
 
 ROOT = Path(__file__).resolve().parents[3]
 FIXTURES = Path(__file__).parent / "fixtures"

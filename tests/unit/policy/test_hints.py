@@ -124,7 +124,7 @@ def test_the_first_component_has_no_number(text: str) -> None:
 
 def test_every_word_that_is_offered_is_one_that_is_read() -> None:
     """A hint for a word that is right already would never be shown, and one for no word at all helps nobody."""
-    settings = {setting.key: setting for setting in Setting}
+    settings = {setting.row.kind.what: setting for setting in Setting}
     for key, words in VALUE_WORDS.items():
         for word, hint in words.items():
             assert hint in refusal(settings[key], word)

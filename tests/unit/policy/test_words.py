@@ -25,7 +25,7 @@ from offload_runtime.policy import (
     parse_size,
 )
 from offload_runtime.policy.selectors import covers, specificity
-from offload_runtime.policy.words import parse_value, spell_value
+from offload_runtime.policy.settings import parse_value, spell_value
 
 GB = 1024**3
 
