@@ -88,7 +88,7 @@ CONTACTS: Mapping[Group, tuple[Contact, ...]] = {
         Contact(f"{_MM}.LoadedModel", "model device", "who is loaded, and where"),
         Contact(_PATCHER, "loaded_size clone is_clone", "the placed copy, and how much of it is loaded"),
         Contact("comfy.patcher_extension", "CallbacksMP PatcherInjection(inject,eject)", "imported"),
-        Contact("comfy.cli_args", "args", "ComfyUI's command line"),
+        Contact("comfy.cli_args", "args parser", "ComfyUI's command line"),
         Contact("comfy.utils", "ProgressBar", "the Loader's progress"),
         Contact(
             "folder_paths",
@@ -158,7 +158,6 @@ CONTACTS: Mapping[Group, tuple[Contact, ...]] = {
     Group.FACTS: (
         Contact(_MM, "minimum_inference_memory", "the reserve for activations", "what it was in 0.38.1"),
         Contact(_MM, "vram_state", "memory that is shared with the CPU", "taken for not shared"),
-        Contact(_MM, "directml_enabled", "a device that cannot stream", "taken for off"),
         Contact("comfy.memory_management", "aimdo_enabled", "dynamic VRAM", "taken for off"),
         Contact(f"{_MM}.LoadedModel", "model_finalizer", "telling loads apart", "uses count one by one"),
         Contact("patcher", "is_dynamic", "telling dynamic from legacy", "legacy"),

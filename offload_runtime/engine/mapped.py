@@ -8,6 +8,7 @@ the file instead (`resting`). A model larger than memory then runs.
 from __future__ import annotations
 
 import contextlib
+import threading
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -60,6 +61,7 @@ class MappedWeights:
     def __init__(self) -> None:
         self._laid: list[_Laid] = []
         self._in_use = False
+        self._turn = threading.RLock()  # what rests comes back on a thread of its own
 
     @property
     def resting_bytes(self) -> int:
@@ -118,12 +120,15 @@ class MappedWeights:
 
     def lay(self, found: Found, parameters: Iterable[nn.Parameter]) -> None:
         """Let those of the parameters that were found rest where they were found."""
-        wanted = set(map(id, parameters))
-        for weight, rest in found.weights:
-            if any(id(parameter) in wanted for parameter in weight.parameters):
-                rest.lay(weight.parameters)
-                self._laid.append(_Laid(tuple(map(weakref.ref, weight.parameters)), rest))
-        self._laid = list({tuple(map(id, laid.live())): laid for laid in self._laid if laid.live()}.values())
+        with self._turn:
+            wanted = set(map(id, parameters))
+            for weight, rest in found.weights:
+                if any(id(parameter) in wanted for parameter in weight.parameters):
+                    rest.lay(weight.parameters)
+                    self._laid.append(_Laid(tuple(map(weakref.ref, weight.parameters)), rest))
+            self._laid = list(
+                {tuple(map(id, laid.live())): laid for laid in self._laid if laid.live()}.values()
+            )
 
     def written_bytes(self, tensor: torch.Tensor) -> int:
         """Return how much memory a weight that rests takes all the same: of pages that somebody has written to."""
@@ -136,14 +141,16 @@ class MappedWeights:
         Those that somebody has changed in the file's mapping, where torch did not tell of it, are woken, and what was
         written there takes no memory any more.
         """
-        self._in_use = True
-        self._rest_again()
+        with self._turn:
+            self._in_use = True
+            self._rest_again()
 
     def end_use(self) -> None:
         """Let what was woken since the use began, and is as before, rest again: a hook writes, and writes back."""
-        if self._in_use:
-            self._in_use = False
-            self._rest_again()
+        with self._turn:
+            if self._in_use:
+                self._in_use = False
+                self._rest_again()
 
     def _rest_again(self) -> None:
         self._settle()
@@ -176,10 +183,11 @@ class MappedWeights:
         Raises:
             WeightFileError: a file does not have the bytes any more.
         """
-        self._in_use = False
-        for parameter in parameters:
-            if isinstance(parameter, Resting):
-                parameter.rest.wake()
+        with self._turn:
+            self._in_use = False
+            for parameter in parameters:
+                if isinstance(parameter, Resting):
+                    parameter.rest.wake()
 
     def release_all(self) -> None:
         """Copy everything that rests in a file into memory, and forget the files.
@@ -187,18 +195,19 @@ class MappedWeights:
         Raises:
             WeightFileError: some of it is not there any more; that rests on.
         """
-        self._in_use = False
-        lost: list[_Laid] = []
-        failure: WeightFileError | None = None
-        for laid in self._laid:
-            try:
-                laid.rest.wake()
-            except WeightFileError as error:
-                failure = error
-                lost.append(laid)
-        self._laid = lost
-        if failure is not None:
-            raise failure
+        with self._turn:
+            self._in_use = False
+            lost: list[_Laid] = []
+            failure: WeightFileError | None = None
+            for laid in self._laid:
+                try:
+                    laid.rest.wake()
+                except WeightFileError as error:
+                    failure = error
+                    lost.append(laid)
+            self._laid = lost
+            if failure is not None:
+                raise failure
 
 
 def _weights(parameters: Mapping[str, nn.Parameter], others: Iterable[torch.Tensor] = ()) -> list[_Weight]:

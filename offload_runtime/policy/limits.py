@@ -73,11 +73,7 @@ def host_limits(host: Argument | None, component: ComponentFacts, placement: Pla
     What was asked for everything is for what streams, whatever that is.
     """
     keeper = component.can.keeper if placement is not Placement.CPU else ""
-    if (
-        host is None
-        or host.selector in ("all", "default")
-        or (placement is Placement.LAYERWISE and not keeper)
-    ):
+    if host is None or (not keeper and (placement is Placement.LAYERWISE or host.selector in _EVERYTHING)):
         return []
     why = f"{keeper} keeps the weights on the host" if keeper else "it is not streamed"
     return [f"host {host.value} from {host.asked_by} has no effect: {why}"]

@@ -146,7 +146,7 @@ def test_a_dynamic_patcher_is_left_alone(gpu: SimpleNamespace) -> None:
 
     models.patcher_of(value).__class__ = Dynamic
     placed = place(family, value, policy("layerwise"))
-    assert "dynamic VRAM" in placed.row.how
+    assert "so it is left to ComfyUI" in placed.row.why
     assert placed.row.applied == "comfyui"
     patcher = placed.patcher
     assert not patcher.attachments

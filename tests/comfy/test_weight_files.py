@@ -137,7 +137,7 @@ def _why(tmp_path: Path, *files: Path, placed: Callable[[], Any] = models.clip) 
     row = PlacedObject("clip", placed(), policy("layerwise"), list(files)).row
     assert row.tiers.get("file", 0) == 0
     assert row.applied == "resident"
-    return row.how
+    return row.why
 
 
 def _file_of(model: torch.nn.Module, path: Path, dtype: torch.dtype) -> Path:

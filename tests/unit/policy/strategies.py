@@ -19,6 +19,7 @@ from offload_runtime.policy import (
     Kind,
     MachineFacts,
     Mode,
+    Placement,
     Policy,
     Setting,
     Source,

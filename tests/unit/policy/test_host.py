@@ -63,7 +63,7 @@ def one(policy: Policy, facts: MachineFacts, of: ComponentFacts) -> Decision:
         ("auto", machine(12, ram_available=gb(6)), T5, HostTier.PINNED, None),
         ("auto", machine(12, ram_available=gb(2.2)), T5, HostTier.MAPPED, None),
         ("auto", machine(12, "--disable-mmap", ram_available=gb(2.2)), T5, HostTier.STAGED, None),
-        ("mapped", machine(12, "--disable-mmap"), T5, HostTier.STAGED, "--disable-mmap lets nothing be read"),
+        ("mapped", machine(12, "--disable-mmap"), T5, HostTier.PINNED, "--disable-mmap lets nothing be read"),
         # those that are in a file only would come beside it
         ("auto", machine(12, ram_available=gb(6)), IN_A_FILE, HostTier.MAPPED, None),
         ("auto", machine(12, ram_available=gb(12)), IN_A_FILE, HostTier.PINNED, None),
