@@ -110,7 +110,10 @@ class LoaderNode(io.ComfyNode):
             on_step=lambda: bar.update(1),
             vae_use=vae_use(graph, node_id, SLOTS.index("vae")),
         )
-        rows = [PlacementRow.of(p.facts, p.decision) for p in all_placements.placed[len(earlier.placed) :]]
+        rows = [
+            PlacementRow.of(p.facts, p.decision)
+            for p in all_placements.placed[len(all_placements.placed) - len(objects) :]
+        ]
         decided = decisions(graph, policy_nodes(graph, node_id), [asked], rows)
         return io.NodeOutput(
             *(placed.get(slot) for slot in SLOTS), all_placements, ui={"placement_decisions": [decided]}

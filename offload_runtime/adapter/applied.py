@@ -12,6 +12,10 @@ COMFYUI = "comfyui"
 """The word for a component that is left to ComfyUI's own memory manager."""
 
 
+_HARDLY = 0.01
+"""A share of a component that is not worth a word: ComfyUI leaves a few small weights on the device for good."""
+
+
 class Applied(NamedTuple):
     """What is in force now.
 
@@ -45,7 +49,7 @@ def word_of(wish: Placement, there: int, whole: int) -> str:
         return COMFYUI
     if there >= whole:
         return Placement.RESIDENT.value
-    if there or wish is Placement.LAYERWISE:
+    if there > _HARDLY * whole or wish is Placement.LAYERWISE:
         return Placement.LAYERWISE.value
     return Placement.OFFLOAD.value
 

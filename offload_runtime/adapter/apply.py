@@ -28,6 +28,8 @@ from . import debug_lines, hardware
 from .attachment import strip
 from .capabilities import capabilities_of
 from .choose import choose_backend
+from .dynamic_pages import least_bytes
+from .embedding import input_tables
 from .file_layers import FileLayers, look_into_files
 from .handles import Handle, is_dynamic, open_handle, patcher_in
 from .loose import loose_bytes
@@ -147,7 +149,7 @@ def _component_facts(
         layers=sum(len(stack.layers) for stack in stacks),
         layer_bytes=sum(stack.bytes for stack in stacks),
         slot_bytes=slot_bytes_for(stacks) + loose,
-        least_bytes=least_slot_bytes(stacks) + loose,
+        least_bytes=_least_bytes(handle, stacks, loose),
         why_no_layers=(not stacks and why_left_alone(model)) or "",
         pinned_bytes=record.masters.pinned_bytes(handle.patcher, stacks),
         bytes_to_add=record.masters.bytes_to_add(stacks, record.mapped),
@@ -156,3 +158,10 @@ def _component_facts(
         can=can,
         replaces=str(replaced) if replaced is not None else "",
     )
+
+
+def _least_bytes(handle: Handle, stacks: tuple[Stack, ...], loose: int) -> int:
+    model = handle.patcher.model
+    if is_dynamic(handle.patcher):
+        return least_bytes(model, input_tables(model))
+    return least_slot_bytes(stacks) + loose

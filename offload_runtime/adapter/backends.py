@@ -111,21 +111,29 @@ class Layerwise(ABC):
         streamers = [a.streamer for a in self._attachments]
         active = next((streamer for streamer in streamers if streamer.is_installed), None)
         if active is not None and not active.streamed_bytes():
-            there = f"its layers are all on {self._device}, where they fit"
-            return Applied(Placement.RESIDENT.value, there, str(self._device))
+            there = [f"its layers are all on {self._device}, where they fit", *self._on_host()]
+            return Applied(Placement.RESIDENT.value, "; ".join(there), str(self._device))
         slot = self._how(format_bytes(max((streamer.footprint for streamer in streamers), default=0)))
         if active is None:
             how = [f"not loaded now; when it is, its {self._layers} layers run {slot}"]
         else:
             copied = f"{format_bytes(active.streamed_bytes())} of {format_bytes(self._layer_bytes)} per pass"
             how = [f"{active.streamed_layers()} of {self._layers} layers run {slot}: {copied}"]
-        how += self._left_to_comfyui(model)
+        how += [*self._left_to_comfyui(model), *self._on_host()]
         elsewhere = self._ledger.elsewhere
         if elsewhere is not None:
             how.append(ran_elsewhere(elsewhere))
         return Applied(
             Placement.LAYERWISE.value, "; ".join(how), str(elsewhere or self._device), *self._host_now()
         )
+
+    def _on_host(self) -> list[str]:
+        """Say what is looked up in memory, whatever the placement is."""
+        tables = {
+            id(table): table for a in self._attachments if a.streamer.is_installed for table in a.tables
+        }
+        size = sum(map(parameter_bytes, tables.values()))
+        return [f"its token table ({format_bytes(size)}) is looked up in memory"] if size else []
 
     def _left_to_comfyui(self, model: nn.Module) -> list[str]:
         """Say what of the component the engine does not run, and why."""

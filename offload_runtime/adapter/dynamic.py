@@ -15,7 +15,7 @@ from typing import Any
 
 from comfy.patcher_extension import CallbacksMP
 
-from ..engine import Stack, parameter_bytes
+from ..engine import Stack, parameter_bytes, tensor_bytes
 from ..log import debug
 from ..policy import Placement, format_bytes
 from . import debug_lines
@@ -100,8 +100,11 @@ class Paged:
         needed = needed_pages(model, place.pages, place.tables)
         there, whole = resident_bytes(place.pages, needed), len(needed) * PAGE
         held = int(place.pages.loaded_size()) if there is None else there
+        always = sum(tensor_bytes(p) for p in model.parameters() if p.device == self._device)
         says = "; ".join(self._says(place, needed, held if there is not None or not place.tables else None))
-        return Applied(word_of(placement, held, whole), says, str(place.elsewhere or device))
+        return Applied(
+            word_of(placement, held + always, whole + always), says, str(place.elsewhere or device)
+        )
 
     def _says(self, place: Place, needed: Sequence[int], there: int | None) -> Iterator[str]:
         """Say what holds for the pages of a component that is loaded; `there` are bytes of those that it needs."""

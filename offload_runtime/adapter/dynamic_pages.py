@@ -23,6 +23,9 @@ PAGE = 32 << 20
 _CHUNK = 16 << 20
 """Steps in which the buffer of a stream grows."""
 
+_SMALL = 16 << 10
+"""A module of no more bytes is always loaded."""
+
 _REFUSALS = (AttributeError, RuntimeError)
 """What a call of a native layer raises that lacks the function, or whose function fails."""
 
@@ -115,6 +118,30 @@ def watermark_for(model: nn.Module, pages: Any, budget: int, left_out: Collectio
     room = budget - always - _buffers(model, pages, left_out, streamed=True)
     count = max(0, room // PAGE)
     return needed[count] * PAGE if count < len(needed) else None
+
+
+def least_bytes(model: nn.Module, left_out: Collection[nn.Module] = ()) -> int:
+    """Return the device memory that a model takes when none of its pages may be there, before its first load.
+
+    ComfyUI always loads small weights and whatever its operations do not cast, and the others pass through buffers.
+
+    Args:
+        model: the model.
+        left_out: modules whose weights stay on the host.
+    """
+    always = largest = 0
+    for module in model.modules():
+        if module in left_out:
+            continue
+        own = {key: tensor_bytes(p) for key, p in module.named_parameters(recurse=False)}
+        size = sum(own.values())
+        cast = (
+            sum(own.get(key, 0) for key in ("weight", "bias")) if hasattr(module, "comfy_cast_weights") else 0
+        )
+        if size <= _SMALL:
+            cast = 0
+        always, largest = always + size - cast, max(largest, cast)
+    return always + max(1, int(mm.NUM_STREAMS)) * -(-largest // _CHUNK) * _CHUNK
 
 
 def _answer(pages: Any, name: str) -> Any | None:

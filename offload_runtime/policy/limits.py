@@ -44,11 +44,14 @@ def budget_limits(
     return []
 
 
-def least_limits(component: ComponentFacts, planned: int) -> list[str]:
-    """Say that a streamed component takes more than its budget, because one of its operations does."""
-    if component.can.keeper or planned >= component.least_bytes:
+def least_limits(component: ComponentFacts, allowed: int) -> list[str]:
+    """Say that a component takes more than its budget, because what is there at a time does."""
+    if allowed >= component.least_bytes:
         return []
     least = format_bytes(component.least_bytes)
+    if component.can.budget_when_whole:
+        what = "what ComfyUI always loads of it, and the buffers that the rest passes through, take"
+        return [f"{what} {least} of VRAM, which is more than its budget"]
     return [f"its largest layer, moved in parts, takes {least} of VRAM, which is more than its budget"]
 
 

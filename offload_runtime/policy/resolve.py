@@ -135,7 +135,7 @@ class _Case(NamedTuple):
                 if short and asked is not None
                 else budget_limits(budget, component, placed.placement, share.planned, machine)
             ),
-            *(least_limits(component, share.planned) if self._is_bound(component) else []),
+            *least_limits(component, self._bound_to(component, budget)),
             *([tier.reason] if tier is not None and tier.lost else []),
             *host_limits(host, component, placed.placement),
             *device_limits(device, machine),
@@ -171,11 +171,14 @@ class _Case(NamedTuple):
             allowed.append(self.shares[component.name].planned + max(0, left) // len(self.shares))
         return min(allowed, default=None)
 
-    def _is_bound(self, component: ComponentFacts) -> bool:
-        """Tell whether a component streams to the device within what somebody allowed."""
-        budgeted = self.now.room.budgeted or self.explicit.is_explicit(Setting.BUDGET, component.name)
-        on_device = self.now.machine.accelerator and not component.on_cpu
-        return budgeted and on_device and self.placed[component.name].placement is Placement.LAYERWISE
+    def _bound_to(self, component: ComponentFacts, budget: Argument | None) -> int:
+        """Return the device memory that somebody allowed a component that is moved in parts, or what it takes."""
+        allowed, placement = self._allowed(component, budget), self.placed[component.name].placement
+        on_device = self.now.machine.accelerator and not component.on_cpu and placement is not Placement.CPU
+        if allowed is not None and on_device and component.can.budget_when_whole:
+            return allowed
+        streamed = placement is Placement.LAYERWISE and on_device and allowed is not None
+        return self.shares[component.name].planned if streamed else component.least_bytes
 
     def _enforced(self, component: ComponentFacts, budgeted: bool) -> int | None:
         """Return the device memory that the adapter must hold a component to, or None for no limit of ours."""

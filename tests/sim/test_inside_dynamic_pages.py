@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .aimdo import vbar
 from .comfyui import ComfyUI
+from .maps import BF16, Maps
 from .prompt_change import TextEncoder
 
 pytestmark = [
@@ -23,47 +24,6 @@ WIDTH = 4096
 """A square map of this width is a page in bfloat16."""
 
 NAMES = {"clip": "text_encoder", "model": "transformer", "vae": "vae"}
-BF16 = torch.bfloat16
-
-
-class Block(nn.Module):
-    def __init__(self, ops: Any, dtype: torch.dtype) -> None:
-        super().__init__()
-        with torch.device("meta"):
-            made = ops.Linear(WIDTH, WIDTH, bias=False, dtype=dtype)
-        self.map = made.to_empty(device="cpu").requires_grad_(False)
-        self.map.weight_comfy_model_dtype = BF16
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.map(x)
-
-
-class Always(nn.Module):
-    """A leaf that is none of ComfyUI's operations: core loads it whole."""
-
-    def __init__(self, pages: int) -> None:
-        super().__init__()
-        self.table = nn.Parameter(torch.empty(pages * vbar.PAGE, dtype=torch.uint8), requires_grad=False)
-
-
-class Maps(nn.Module):
-    """Blocks of one page each, what core always loads, and a token table."""
-
-    def __init__(self, ops: Any, count: int, dtype: torch.dtype, always: int, table: int) -> None:
-        super().__init__()
-        with torch.device("meta"):
-            embedding = ops.Embedding(WIDTH * table, WIDTH, dtype=BF16)
-        self.tokens = embedding.to_empty(device="cpu").requires_grad_(False)
-        self.blocks = nn.ModuleList(Block(ops, dtype) for _ in range(count))
-        self.always = Always(always)
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self.tokens
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for block in self.blocks:
-            x = block(x)
-        return x
 
 
 class Component:
@@ -82,7 +42,8 @@ class Component:
         table: int = 0,
     ) -> None:
         with comfy.dynamic_off():
-            self.model = Maps(comfy.ops.manual_cast, count, dtype, always, table)
+            ops = comfy.ops.manual_cast
+            self.model = Maps(ops, count, width=WIDTH, dtype=dtype, always=always, table=table)
         self.comfy, self.peak = comfy, 0
         made = comfy.model_patcher.CoreModelPatcher
         self.patcher = made(self.model, comfy.sim.device, torch.device("cpu"))

@@ -233,4 +233,4 @@ def test_a_model_whose_layers_are_all_compiled_is_left_to_comfyui(comfy: ComfyUI
         layers[index] = torch.compile(layer, backend="eager")
     row = place("clip", wired).row
     assert row.applied == "comfyui"
-    assert "torch.compile made all its layers" in row.how
+    assert "torch.compile made all its layers" in row.why

@@ -245,4 +245,4 @@ def test_a_wish_for_the_file_without_one_says_where_the_weights_wait(comfy: Comf
     placed = place("clip", small_clip(comfy), host="mapped")
     encode(placed.value)
     assert placed.row.host != "mapped"
-    assert "no file holds" in placed.row.host_why
+    assert "mapped was asked for, and the workflow names no file" in placed.row.host_why
