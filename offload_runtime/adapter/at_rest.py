@@ -41,7 +41,7 @@ class Rest:
         """Let them rest for as long as `user` lives."""
         use = weakref.finalize(user, self._leave)
         use.atexit = False
-        self._uses.append(use)
+        self._uses[:] = [*(earlier for earlier in self._uses if earlier.alive), use]
 
     def _leave(self) -> None:
         if not self._is_used():
@@ -51,12 +51,11 @@ class Rest:
     def _bring_back(self) -> None:
         time.sleep(DELAY)
         model = self._model()  # which shall not go in the middle
-        if model is None or self._is_used():
+        if model is None:
             return
         if self._weights.resting_bytes <= host_memory().available - RAM_RESERVE:
             with contextlib.suppress(WeightFileError):  # whoever uses the weight hears of it
-                self._weights.release_all()
+                self._weights.release_all(unless=self._is_used)
 
     def _is_used(self) -> bool:
-        self._uses = [use for use in self._uses if use.alive]
-        return bool(self._uses)
+        return any(use.alive for use in list(self._uses))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from torch import nn
 
-from ..engine import Layer, MappedWeights, Stack, parameter_bytes
+from ..engine import Layer, Stack, parameter_bytes
 from ..engine.stacks import stack_layers
 from .record import record_of
 
@@ -28,7 +28,7 @@ def look_into_files(model: nn.Module, stacks: Sequence[Stack], files: Sequence[P
         stacks: its layers.
         files: safetensors files that its weights may have come from.
     """
-    return FileLayers(model, stacks, files, record_of(model).mapped)
+    return FileLayers(model, stacks, files)
 
 
 class FileLayers:
@@ -38,10 +38,10 @@ class FileLayers:
         bytes: how much of the layers can be read from a file.
     """
 
-    def __init__(
-        self, model: nn.Module, stacks: Sequence[Stack], files: Sequence[Path], mapped: MappedWeights
-    ) -> None:
-        self._mapped = mapped
+    def __init__(self, model: nn.Module, stacks: Sequence[Stack], files: Sequence[Path]) -> None:
+        record = record_of(model)
+        record.rest.while_used_by(self)  # or what rests there for an earlier user may come back in between
+        self._mapped = mapped = record.mapped
         movable = _movable(model, stacks)
         self._found = mapped.find(movable, files, itertools.chain(model.parameters(), model.buffers()))
         held = {layer: self._held(layer) for layer in stack_layers(stacks)}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -98,8 +98,9 @@ class MappedWeights:
         others: Iterable[torch.Tensor] = (),
     ) -> Found:
         """Find the parameters whose bytes are in one of the files, and change nothing; as for `adopt`."""
+        with self._turn:  # not while they come back into memory
+            missing = _weights(parameters, others)
         found = []
-        missing = _weights(parameters, others)
         for path in files:
             if not missing:
                 break
@@ -189,13 +190,18 @@ class MappedWeights:
                 if isinstance(parameter, Resting):
                     parameter.rest.wake()
 
-    def release_all(self) -> None:
+    def release_all(self, unless: Callable[[], bool] = lambda: False) -> None:
         """Copy everything that rests in a file into memory, and forget the files.
+
+        Args:
+            unless: asked when nobody else is at it; when it says so, nothing is done.
 
         Raises:
             WeightFileError: some of it is not there any more; that rests on.
         """
         with self._turn:
+            if unless():
+                return
             self._in_use = False
             lost: list[_Laid] = []
             failure: WeightFileError | None = None

@@ -19,8 +19,10 @@ import torch
 from placing import place, policy
 
 from offload_runtime.adapter import at_rest
+from offload_runtime.adapter.file_layers import look_into_files
 from offload_runtime.adapter.host_memory import HostMemory
 from offload_runtime.adapter.record import record_of
+from offload_runtime.adapter.structure import find_stacks
 from offload_runtime.errors import WeightFileError
 
 
@@ -147,6 +149,24 @@ class Delay:
 @pytest.fixture
 def delay(monkeypatch: pytest.MonkeyPatch) -> Delay:
     return Delay(monkeypatch)
+
+
+def test_what_is_about_to_be_placed_again_does_not_come_back_into_memory(
+    family: models.Family, file: Path, delay: Delay
+) -> None:
+    """The loader of the prompt before goes when the next one begins, and that may look into several large files."""
+    value = family.make()
+    model = models.patcher_of(value).model
+    placed = place(family, value, policy("layerwise"), file.parent)
+    family.run(placed.value)
+    resting = record_of(model).mapped.resting_bytes
+    mm.unload_all_models()
+    del placed
+    gc.collect()
+    found = look_into_files(model, find_stacks(model), [file])
+    delay.pass_by()
+    found.lay()
+    assert record_of(model).mapped.resting_bytes == resting > 0
 
 
 def test_when_the_last_placed_clone_is_gone_the_file_is_not_needed_any_more(

@@ -67,7 +67,7 @@ def test_it_runs_on_stand_ins_and_the_report_tells_what_was_asked(
     rows = {row["component"]: row for row in report["rows"]}
     assert {component: row["asked"] for component, row in rows.items()} == ASKED[name]
     for row in rows.values():
-        assert row["applied"] == row["asked"] or row["asked"] == "auto", row
+        assert row["applied"] == row["asked"] or row["asked"] == "auto", f"{row['why']} {row['how']}"
         assert row["why"]
 
 
