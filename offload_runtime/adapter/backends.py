@@ -127,24 +127,29 @@ class Layerwise(ABC):
             Placement.LAYERWISE.value, "; ".join(how), str(elsewhere or self._device), *self._host_now()
         )
 
-    def _on_host(self) -> list[str]:
-        """Say what is looked up in memory, whatever the placement is."""
+    def _table_bytes(self) -> int:
         tables = {
             id(table): table for a in self._attachments if a.streamer.is_installed for table in a.tables
         }
-        size = sum(map(parameter_bytes, tables.values()))
+        return sum(map(parameter_bytes, tables.values()))
+
+    def _on_host(self) -> list[str]:
+        """Say what is looked up in memory, whatever the placement is."""
+        size = self._table_bytes()
         return [f"its token table ({format_bytes(size)}) is looked up in memory"] if size else []
 
     def _left_to_comfyui(self, model: nn.Module) -> list[str]:
         """Say what of the component the engine does not run, and why."""
         left = layers_left(model)
         in_left = sum(layer.bytes for layer in left)
-        beside = parameter_bytes(model) - self._layer_bytes - in_left
+        beside = parameter_bytes(model) - self._layer_bytes - in_left - self._table_bytes()
         how = [f"{self._compiled} that torch.compile made are left to ComfyUI"] if self._compiled else []
         if left:
             size = format_bytes(in_left)
             how.append(f"{len(left)} ({size}) whose weights cannot be taken apart are left to ComfyUI")
-        return [*how, f"{format_bytes(beside)} beside its layers are left to ComfyUI"] if beside > 0 else how
+        if beside > 0 and self._device.type != "cpu":
+            how.append(f"{format_bytes(beside)} beside its layers are left to ComfyUI")
+        return how
 
     def _host_now(self) -> tuple[str, str]:
         """Return the host tier that the masters are in now, and why they are not where they should be."""
