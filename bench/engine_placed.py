@@ -47,7 +47,7 @@ def _run(comfy: ComfyUI, model: torch.nn.Module) -> Row:
     stacks = find_stacks(model)
     sizes = [layer.bytes for stack in stacks for layer in stack.layers]
     budget = slot_bytes_for(stacks) + sum(sizes[1::2]) + parameter_bytes(model) - sum(sizes)
-    handle = SimpleNamespace(patcher=patcher, slot="clip", component="text_encoder")
+    handle = SimpleNamespace(patcher=patcher, socket="clip", component="text_encoder")
     placed = StreamedToDevice(handle, Ledger(), budget, HostTier.PINNED)
     placed.attach(patcher, stacks)
 

@@ -15,8 +15,8 @@ from . import sockets
 from .compat import known_options
 from .executed import decisions, policy_nodes
 from .policy_files import fingerprint, policy_folder
-from .provenance import prompt_graph
-from .sockets import SLOTS
+from .prompt import prompt_graph
+from .sockets import SOCKETS
 
 if TYPE_CHECKING:
     from ..offload_runtime.adapter import Placements
@@ -42,7 +42,7 @@ class LoaderNode(io.ComfyNode):
                     types[slot].Input(
                         slot, optional=True, tooltip=f"The {slot.upper()} to place; may stay open."
                     )
-                    for slot in SLOTS
+                    for slot in SOCKETS
                 ),
                 sockets.PlacementPolicy.Input(
                     "policy",
@@ -59,7 +59,7 @@ class LoaderNode(io.ComfyNode):
             outputs=[
                 *(
                     types[slot].Output(display_name=slot.upper(), tooltip=f"The placed {slot.upper()}.")
-                    for slot in SLOTS
+                    for slot in SOCKETS
                 ),
                 sockets.Placements.Output(
                     display_name="placements",
@@ -92,7 +92,7 @@ class LoaderNode(io.ComfyNode):
             candidate_files,
         )
 
-        given = dict(zip(SLOTS, (model, clip, vae, clip_vision), strict=True))
+        given = dict(zip(SOCKETS, (model, clip, vae, clip_vision), strict=True))
         objects = {slot: value for slot, value in given.items() if value is not None}
         prompt, node_id = cls.hidden.dynprompt, cls.hidden.unique_id
         graph = prompt_graph(prompt)
@@ -108,7 +108,7 @@ class LoaderNode(io.ComfyNode):
             files,
             earlier,
             on_step=lambda: bar.update(1),
-            vae_use=vae_use(graph, node_id, SLOTS.index("vae")),
+            vae_use=vae_use(graph, node_id, SOCKETS.index("vae")),
         )
         rows = [
             PlacementRow.of(p.facts, p.decision)
@@ -116,7 +116,7 @@ class LoaderNode(io.ComfyNode):
         ]
         decided = decisions(graph, policy_nodes(graph, node_id), [asked], rows)
         return io.NodeOutput(
-            *(placed.get(slot) for slot in SLOTS), all_placements, ui={"placement_decisions": [decided]}
+            *(placed.get(slot) for slot in SOCKETS), all_placements, ui={"placement_decisions": [decided]}
         )
 
 
@@ -131,7 +131,7 @@ def _refuse_empty_outputs(graph: Mapping[str, Any], node_id: str, objects: Mappi
         for value in node.get("inputs", {}).values():
             if not is_link(value) or str(value[0]) != node_id:
                 continue
-            slot = SLOTS[value[1]] if value[1] < len(SLOTS) else None
+            slot = SOCKETS[value[1]] if value[1] < len(SOCKETS) else None
             if slot is not None and slot not in objects:
                 raise AttachError(
                     f"node {other} ({node['class_type']}) uses the {slot.upper()} output of this Layerwise Offload "

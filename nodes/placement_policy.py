@@ -10,7 +10,7 @@ from comfy_api.latest import io
 from ..offload_runtime.policy import SETTINGS, WORKFLOW_SETTINGS, Policy, Scope, Setting, Source, SourceKind
 from .checks import check
 from .compat import known_options
-from .provenance import links
+from .prompt import links
 from .sockets import CATEGORY, PlacementPolicy
 from .widgets import setting_widget
 

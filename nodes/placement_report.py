@@ -9,7 +9,7 @@ from comfy_api.latest import io
 from . import sockets
 from .compat import known_options
 from .executed import common_policy_nodes, decisions
-from .provenance import prompt_graph
+from .prompt import prompt_graph
 
 if TYPE_CHECKING:
     from ..offload_runtime.adapter import Placements

@@ -21,7 +21,7 @@ from ..offload_runtime.policy import (
 )
 from .checks import OpenList, check
 from .compat import known_options
-from .provenance import links
+from .prompt import links
 from .sockets import CATEGORY, PlacementPolicy
 from .widgets import setting_widget
 

@@ -10,5 +10,5 @@ PlacementReport = io.Custom("PLACEMENT_REPORT")
 
 CATEGORY = "advanced/offload"
 
-SLOTS = ("model", "clip", "vae", "clip_vision")
+SOCKETS = ("model", "clip", "vae", "clip_vision")
 """The sockets of the loader for what is placed, in order."""

@@ -38,6 +38,7 @@ from .record import record_of
 from .rounds import running_node
 from .structure import find_stacks, why_left_alone
 from .weight_files import usable, why_unusable
+from .where import devices_of
 
 
 def apply_policy(
@@ -79,7 +80,7 @@ def apply_policy(
         debug(partial(debug_lines.decision, done))
         placed.append(done)
         on_step()
-    return {one.handle.slot: one.handle.value for one in opened}, Placements(
+    return {one.handle.socket: one.handle.value for one in opened}, Placements(
         tuple(placed), (*earlier.policies, policy), (*earlier.notes, *plan.notes)
     )
 
@@ -129,10 +130,10 @@ def _resolve(
             return plan, opened
         for index in unread:
             one = opened[index]
-            paths = files.get(one.handle.slot, ())
+            paths = files.get(one.handle.socket, ())
             model = one.handle.patcher.model
             found = look_into_files(model, one.stacks, usable(paths))
-            why = why_unusable(paths, one.handle.slot, model)
+            why = why_unusable(paths, one.handle.socket, model)
             facts = replace(one.facts, file_bytes=found.bytes, why_no_file=why)
             opened[index] = one._replace(facts=facts, found=found)
 
@@ -156,6 +157,7 @@ def _component_facts(
         on_cpu=mm.is_device_cpu(handle.patcher.load_device),
         passes=record.trace.passes,
         can=can,
+        spread=devices_of(model),
         replaces=str(replaced) if replaced is not None else "",
     )
 

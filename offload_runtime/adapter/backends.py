@@ -16,7 +16,6 @@ from torch import nn
 
 from ..engine import (
     FileTier,
-    HostTier,
     Lane,
     Ledger,
     LooseTensors,
@@ -24,6 +23,7 @@ from ..engine import (
     MemoryTier,
     Stack,
     Streamer,
+    Tier,
     parameter_bytes,
 )
 from ..engine.stacks import stack_layers
@@ -156,7 +156,7 @@ class Layerwise(ABC):
         return "", ""
 
     @abstractmethod
-    def _tier(self, model: nn.Module) -> HostTier:
+    def _tier(self, model: nn.Module) -> Tier:
         """Return where the masters of the model's layers live."""
 
     def _slot_budget(self, model: nn.Module, stacks: Sequence[Stack]) -> int | None:
@@ -196,10 +196,10 @@ class StreamedToDevice(Layerwise):
         keeps_nothing = mm.vram_state is mm.VRAMState.NO_VRAM
         # What is evicted comes back to memory, and there is none for what is read from its file.
         self._flexible = flexible and host is not Host.MAPPED and not keeps_nothing
-        self._lean = handle.slot == "clip_vision" or handle.patcher.is_clip
-        self._runs_alone = handle.slot != "model"
+        self._lean = handle.socket == "clip_vision" or handle.patcher.is_clip
+        self._runs_alone = handle.socket != "model"
 
-    def _tier(self, model: nn.Module) -> HostTier:
+    def _tier(self, model: nn.Module) -> Tier:
         if self._host is Host.MAPPED:
             tier = FileTier(self._device, record_of(model).mapped)
             record_of(model).rest.while_used_by(tier)
@@ -267,7 +267,7 @@ class StreamedFromFile(Layerwise):
     def __init__(self, handle: Handle, ledger: Ledger) -> None:
         super().__init__(handle, torch.device("cpu"), ledger)
 
-    def _tier(self, model: nn.Module) -> HostTier:
+    def _tier(self, model: nn.Module) -> Tier:
         tier = MappedTier(record_of(model).mapped)
         record_of(model).rest.while_used_by(tier)
         return tier

@@ -33,7 +33,7 @@ def capabilities_of(handle: Handle, stacks: Sequence[Stack], machine: MachineFac
     if stacks and all(is_compiled(layer) for stack in stacks for layer in stack.layers):
         why = "torch.compile made all its layers, and guards their weights, so it is left to ComfyUI"
         can = can.without(Placement.LAYERWISE, Placement.AUTO, why)
-    if handle.slot == "vae" and getattr(handle.value, "disable_offload", False):
+    if handle.socket == "vae" and getattr(handle.value, "disable_offload", False):
         can = not_movable(can, type(handle.patcher.model).__name__)
     return can
 

@@ -12,7 +12,7 @@ from ..policy import ComponentFacts, Decision, Placement
 from ..policy import HostTier as Host
 from .backends import Backend, StreamedFromFile, StreamedToDevice
 from .dynamic import Paged
-from .dynamic_order import Wish
+from .dynamic_order import PageWish
 from .file_layers import FileLayers
 from .handles import Handle, is_dynamic
 from .left_alone import left_alone
@@ -96,5 +96,5 @@ def _to_cpu(handle: Handle) -> Backend:
 
 def _paged(decision: Decision, handle: Handle, facts: ComponentFacts) -> Backend:
     explicit = decision.asked is not None
-    wish = Wish(decision.placement, explicit, decision.budget_asked, facts.loops, decision.flexible)
+    wish = PageWish(decision.placement, explicit, decision.budget_asked, facts.loops, decision.flexible)
     return Paged(handle, wish)

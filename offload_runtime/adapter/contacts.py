@@ -208,7 +208,7 @@ def missing_on(group: Group, patcher: Any, slot: str = "", value: Any = None) ->
 def lacking(groups: Iterator[Group], handle: Handle) -> str:
     """Return what is lacked first of what some groups need for one component, as a clause, or ""."""
     clauses = (
-        missing(group) or missing_on(group, handle.patcher, handle.slot, handle.value) for group in groups
+        missing(group) or missing_on(group, handle.patcher, handle.socket, handle.value) for group in groups
     )
     return next(filter(None, clauses), "")
 

@@ -21,7 +21,7 @@ from ..policy import Placement, format_bytes
 from . import debug_lines
 from .applied import GONE, Applied, ran_elsewhere, word_of
 from .attachment import KEY, strip
-from .dynamic_order import Place, Wish
+from .dynamic_order import PageWish, Place
 from .dynamic_pages import PAGE, allowed_bytes, needed_pages, range_of, resident_bytes, stray_pages
 from .embedding import HostEmbeddings
 from .handles import Handle, is_dynamic
@@ -63,7 +63,7 @@ class Attached:
 class Paged:
     """ComfyUI pages the component in; its place in line, its budget and its tables follow the decision."""
 
-    def __init__(self, handle: Handle, wish: Wish) -> None:
+    def __init__(self, handle: Handle, wish: PageWish) -> None:
         self._component = handle.component
         self._wish = wish
         self._model = weakref.ref(handle.patcher.model)

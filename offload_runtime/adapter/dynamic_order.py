@@ -29,7 +29,7 @@ from .record import all_records, record_of
 
 
 @dataclass(frozen=True)
-class Wish:
+class PageWish:
     """What was decided for a component, as far as its pages are concerned.
 
     Attributes:
@@ -56,7 +56,9 @@ _turns = itertools.count()
 class Place:
     """The place in line of one patcher's component."""
 
-    def __init__(self, wish: Wish, model: nn.Module, device: torch.device, stacks: Sequence[Stack]) -> None:
+    def __init__(
+        self, wish: PageWish, model: nn.Module, device: torch.device, stacks: Sequence[Stack]
+    ) -> None:
         self.wish = wish
         self.device = device
         self.tables: list[nn.Module] = []

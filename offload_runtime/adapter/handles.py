@@ -27,13 +27,13 @@ class Handle:
     """A cloned ComfyUI object and the patcher inside it.
 
     Attributes:
-        slot: which socket it came in by.
+        socket: which socket it came in by.
         component: its component name in this workflow.
         value: the object to hand on.
         patcher: its `ModelPatcher`.
     """
 
-    slot: str
+    socket: str
     component: str
     value: Any
     patcher: Any
@@ -54,20 +54,20 @@ class Handle:
         """
         patcher = self.patcher.clone(disable_dynamic=True)
         inner = {"clip": "cond_stage_model", "vae": "first_stage_model", "clip_vision": "model"}
-        if self.slot == "model":
+        if self.socket == "model":
             self.value = patcher
         else:
             self.value.patcher = patcher
-            setattr(self.value, inner[self.slot], patcher.model)
+            setattr(self.value, inner[self.socket], patcher.model)
         self.patcher = patcher
 
     def compute_on_cpu(self) -> None:
         """Make ComfyUI load and run this clone on the CPU."""
         cpu = torch.device("cpu")
         self.patcher.load_device = self.patcher.offload_device = cpu
-        if self.slot == "vae":
+        if self.socket == "vae":
             self.value.device = cpu
-        elif self.slot == "clip_vision":
+        elif self.socket == "clip_vision":
             self.value.load_device = cpu
 
 
@@ -76,27 +76,27 @@ def is_dynamic(patcher: Any) -> bool:
     return bool(getattr(patcher, "is_dynamic", bool)())
 
 
-def patcher_in(slot: str, value: Any) -> Any:
+def patcher_in(socket: str, value: Any) -> Any:
     """Return the patcher inside a MODEL, CLIP, VAE or CLIP_VISION.
 
     Raises:
         AttachError: the object holds no model.
     """
-    patcher = value if slot == "model" else getattr(value, "patcher", None)
+    patcher = value if socket == "model" else getattr(value, "patcher", None)
     if patcher is None or getattr(patcher, "model", None) is None:
         raise AttachError(
-            f"the {slot} input holds no model ({type(value).__name__}); check the loader in front of it"
+            f"the {socket} input holds no model ({type(value).__name__}); check the loader in front of it"
         )
     return patcher
 
 
 def open_handle(
-    slot: str, value: Any, taken: Collection[str], use: VaeUse = NOT_SAID, diffusion_model: Any = None
+    socket: str, value: Any, taken: Collection[str], use: VaeUse = NOT_SAID, diffusion_model: Any = None
 ) -> Handle:
     """Clone a MODEL, CLIP, VAE or CLIP_VISION.
 
     Args:
-        slot: the socket that the value came in by.
+        socket: the socket that the value came in by.
         value: the ComfyUI object.
         taken: component names that this workflow uses already; the next free one is chosen.
         use: what the prompt says about the use of the VAE.
@@ -105,21 +105,21 @@ def open_handle(
     Raises:
         AttachError: the object holds no model, or none that ComfyUI's memory manager knows.
     """
-    lack = missing_on(Group.LOADER, patcher_in(slot, value), slot, value)
+    lack = missing_on(Group.LOADER, patcher_in(socket, value), socket, value)
     if lack:
         raise AttachError(
-            f"the {slot} input cannot be placed, because {lack} ({type(value).__name__}); connect it past this loader"
+            f"the {socket} input cannot be placed, because {lack} ({type(value).__name__}); connect it past this loader"
         )
-    if slot in ("model", "clip"):
+    if socket in ("model", "clip"):
         value = value.clone()
     else:  # neither has a clone(); core copies a VAE the same way (Select VAE Device)
         value = copy.copy(value)
         value.patcher = value.patcher.clone()
-    patcher = value if slot == "model" else value.patcher
-    if slot == "vae":
+    patcher = value if socket == "model" else value.patcher
+    if socket == "vae":
         watch_frames(value)
-    name = vae_name(value, use, diffusion_model) if slot == "vae" else _NAMES[slot]
-    return Handle(slot, _free_name(name, taken), value, patcher)
+    name = vae_name(value, use, diffusion_model) if socket == "vae" else _NAMES[socket]
+    return Handle(socket, _free_name(name, taken), value, patcher)
 
 
 def _free_name(base: str, taken: Collection[str]) -> str:

@@ -43,7 +43,7 @@ class Prompt(NamedTuple):
     parents: Mapping[str, str] = {}
 
 
-def candidate_files(prompt: Prompt, node_id: str, slot: str, value: Any) -> list[Path]:
+def candidate_files(prompt: Prompt, node_id: str, socket: str, value: Any) -> list[Path]:
     """Return the model files that an object may have been loaded from, the likeliest first.
 
     What was once found for a model counts on: a node that has expanded into loaders does not do it again while
@@ -52,12 +52,12 @@ def candidate_files(prompt: Prompt, node_id: str, slot: str, value: Any) -> list
     Args:
         prompt: the prompt.
         node_id: our node.
-        slot: the input whose ancestors are searched.
+        socket: the input whose ancestors are searched.
         value: the ComfyUI object that came in there.
     """
-    patcher = value if slot == "model" else getattr(value, "patcher", None)
+    patcher = value if socket == "model" else getattr(value, "patcher", None)
     model = getattr(patcher, "model", None)
-    files = [*_loaded_from(patcher), *_named_before(prompt, node_id, slot)]
+    files = [*_loaded_from(patcher), *_named_before(prompt, node_id, socket)]
     if not isinstance(model, nn.Module):
         return list(dict.fromkeys(files))
     record = record_of(model)
@@ -72,14 +72,14 @@ def usable(files: Iterable[Path]) -> list[Path]:
     return [file for file in files if file.suffix.lower() in _SAFETENSORS]
 
 
-def why_unusable(files: Sequence[Path], slot: str, model: nn.Module) -> str:
+def why_unusable(files: Sequence[Path], socket: str, model: nn.Module) -> str:
     """Return why a model's weights cannot be read from any of some files, as the end of a sentence."""
     flag = hardware.given("--disable-mmap")
     if flag:
         return f"{flag} lets no weights be read from their file while they are used"
     if not files:
         return "the workflow names no file that it could be read from"
-    converted = next(filter(None, (_conversion(file, slot, model) for file in usable(files))), None)
+    converted = next(filter(None, (_conversion(file, socket, model) for file in usable(files))), None)
     if converted is not None:
         return converted
     for file in files:
@@ -93,7 +93,7 @@ def why_unusable(files: Sequence[Path], slot: str, model: nn.Module) -> str:
     return f"no file that the workflow names ({', '.join(f.name for f in files)}) holds the same bytes"
 
 
-def _conversion(file: Path, slot: str, model: nn.Module) -> str | None:
+def _conversion(file: Path, socket: str, model: nn.Module) -> str | None:
     """Say that a file holds most of a model in another dtype than the model uses, if that is so."""
     stored, used, count, total = None, None, 0, 0
     dtypes = dtypes_in_file(file)
@@ -104,14 +104,14 @@ def _conversion(file: Path, slot: str, model: nn.Module) -> str | None:
             stored, used, count = min(found, key=str), parameter.dtype, count + parameter.nbytes
     if used is None or 2 * count < total:
         return None
-    return f"its file {file.name} stores {_name(stored)}, and {_user(slot, used)} {_name(used)}"
+    return f"its file {file.name} stores {_name(stored)}, and {_user(socket, used)} {_name(used)}"
 
 
-def _user(slot: str, dtype: torch.dtype) -> str:
+def _user(socket: str, dtype: torch.dtype) -> str:
     """Say who wants a dtype: a flag, where one asks for it."""
     short = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", torch.float64: "fp64"}
     name = short.get(dtype, _name(dtype).replace("float8", "fp8"))
-    asked = (f"--{name}{_DTYPE_FLAGS.get(slot, '')}", f"--force-{name}")
+    asked = (f"--{name}{_DTYPE_FLAGS.get(socket, '')}", f"--force-{name}")
     flag = next(filter(None, map(hardware.given, asked)), None)
     return f"{flag} makes it" if flag else "ComfyUI uses"
 
@@ -129,10 +129,10 @@ def _loaded_from(patcher: Any) -> Iterator[Path]:
                 yield Path(value)
 
 
-def _named_before(prompt: Prompt, node_id: str, slot: str) -> Iterator[Path]:
+def _named_before(prompt: Prompt, node_id: str, socket: str) -> Iterator[Path]:
     """Yield the files that the nodes in front of one input name, the nearest first."""
     links = _with_expansions(prompt)
-    given = prompt.nodes.get(node_id, {}).get("inputs", {}).get(slot)
+    given = prompt.nodes.get(node_id, {}).get("inputs", {}).get(socket)
     start = given if is_link(given) else [prompt.parents.get(node_id), 0]
     for ancestor in upstream(links, start):
         for value in _strings(prompt.nodes[ancestor].get("inputs", {})):

@@ -10,6 +10,12 @@ from ..engine import tensor_bytes
 from .record import record_of
 
 
+def devices_of(model: nn.Module) -> int:
+    """Return over how many accelerators the weights of a model are split; 1 where they are on none."""
+    devices = {p.device for p in model.parameters() if p.device.type not in ("cpu", "meta")}
+    return max(1, len(devices))
+
+
 def bytes_by_place(model: nn.Module) -> Counter[str]:
     """Return place → bytes of weights there: `memory`, `file`, or a device as torch spells it."""
     mapped = record_of(model).mapped

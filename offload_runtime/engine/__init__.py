@@ -7,14 +7,13 @@ from .mapped import MappedWeights
 from .packed import PackedWeights
 from .stacks import Layer, Stack, is_compiled, parameter_bytes, tensor_bytes
 from .streamer import Streamer
-from .tiers import FileTier, HostTier, MappedTier, MemoryTier
+from .tiers import FileTier, MappedTier, MemoryTier, Tier
 from .trace import Trace
 from .units import least_slot_bytes, slot_bytes_for
 from .weight_file import dtypes_in_file
 
 __all__ = [
     "FileTier",
-    "HostTier",
     "Lane",
     "Layer",
     "Ledger",
@@ -25,6 +24,7 @@ __all__ = [
     "PackedWeights",
     "Stack",
     "Streamer",
+    "Tier",
     "Trace",
     "dtypes_in_file",
     "is_compiled",

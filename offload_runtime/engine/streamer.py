@@ -31,7 +31,7 @@ from .profiling import named
 from .schedule import Fetch, Region
 from .slots import Slots, layout_of, packed_bytes, why_unmovable
 from .stacks import Layer, Stack, is_compiled, stack_layers, why_left
-from .tiers import HostTier
+from .tiers import Tier
 from .trace import Trace
 from .units import Units, room_to_split_for, streamable
 from .wrapper import unwrap, wrap, wrapped_by, wrapper_of
@@ -63,7 +63,7 @@ class Streamer:
         self,
         stacks: Sequence[Stack],
         lane: Lane,
-        tier: HostTier,
+        tier: Tier,
         ledger: Ledger,
         budget: int | None = None,
         trace: Trace | None = None,
@@ -351,7 +351,7 @@ class Streamer:
                     for place, master in zip(views, masters, strict=True):
                         place.copy_(master, non_blocking=True)
 
-        background = self._ahead and self._tier.holds_the_host(block)
+        background = self._ahead and self._tier.blocks_the_host(block)
         queue = self._lane.copy_in_background if background else self._lane.copy
         with named("ask for", name):  # most profilers record this thread only, and not one that copies
             occupant.arrived = queue(after, transfer)

@@ -13,7 +13,7 @@ from .packed import PackedWeights
 from .resting import read_ahead
 
 
-class HostTier(Protocol):
+class Tier(Protocol):
     """What the streamer asks of the place that holds the masters."""
 
     name: str
@@ -32,7 +32,7 @@ class HostTier(Protocol):
     def packed(self, masters: Sequence[nn.Parameter]) -> torch.Tensor | None:
         """Return the masters as one block of bytes in slot layout, or None when they are not."""
 
-    def holds_the_host(self, block: torch.Tensor | None) -> bool:
+    def blocks_the_host(self, block: torch.Tensor | None) -> bool:
         """Tell whether a copy of these masters returns only when it is done."""
 
     def expect(self, masters: Sequence[nn.Parameter]) -> None:
@@ -75,7 +75,7 @@ class MemoryTier:
         """Return their block."""
         return self._weights.block(masters)
 
-    def holds_the_host(self, block: torch.Tensor | None) -> bool:
+    def blocks_the_host(self, block: torch.Tensor | None) -> bool:
         """Unless they are pinned."""
         return block is None or not self._weights.is_pinned(block)
 
@@ -116,7 +116,7 @@ class FileTier:
         """A file's tensors are not in slot layout."""
         return None
 
-    def holds_the_host(self, block: torch.Tensor | None) -> bool:
+    def blocks_the_host(self, block: torch.Tensor | None) -> bool:
         """What is read from a file is not pinned."""
         return True
 
@@ -151,7 +151,7 @@ class MappedTier:
         """A file's tensors are not in slot layout."""
         return None
 
-    def holds_the_host(self, block: torch.Tensor | None) -> bool:
+    def blocks_the_host(self, block: torch.Tensor | None) -> bool:
         """The CPU that copies is the one that computes."""
         return False
 

@@ -12,8 +12,8 @@ from .decision import Decision, Plan
 from .facts import ComponentFacts, MachineFacts
 from .frames import NOT_SAID, VaeUse, vae_use
 from .kinds import SWITCH, UNSET, Kind, is_set
+from .links import is_link, linked_from, upstream
 from .policy import Policy
-from .provenance import is_link, linked_from, upstream
 from .quantities import Budget, format_bytes, parse_budget, parse_size
 from .report import PlacementRow, Report, decision_table, unused_notes
 from .resolve import resolve

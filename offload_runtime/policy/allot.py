@@ -58,7 +58,7 @@ def allot(
     streamed = [c for c in held if placements[c.name] is Placement.LAYERWISE]
     whole = sorted((c for c in held if c not in streamed), key=_worth)
     limits = {c.name: _limit(c, placements[c.name], wishes[c.name], now) for c in on_device}
-    room = _Room(limits, now.room.bytes)
+    room = _Purse(limits, now.room.bytes)
 
     room.give(streamed, windows=True)
     room.give(c for c in whole if wishes[c.name].placement is not None)
@@ -78,7 +78,7 @@ def allot(
     }
 
 
-class _Room:
+class _Purse:
     """The device memory that is left, and who has been given what of it."""
 
     def __init__(self, limits: Mapping[str, int], left: int) -> None:

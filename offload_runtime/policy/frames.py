@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from .provenance import is_link, upstream
+from .links import is_link, upstream
 
 _COUNTS = ("length", "video_frames", "num_frames", "frames", "frame_count")
 """Inputs that hold a number of frames, in a node that also has a width and a height."""

@@ -40,6 +40,7 @@ class PlacementRow:
         tiers: where its weights are now: tier name → bytes.
         moved_bytes: bytes copied into layer slots since the component was attached.
         layer_runs: how many layer calls ran under the engine.
+        overruled: the explicit values that lost, nearest first, with who set them.
         group: the group of the component, which is what a policy node has a widget for, or "".
     """
 
@@ -59,6 +60,7 @@ class PlacementRow:
     tiers: Mapping[str, int] = field(default_factory=dict)
     moved_bytes: int = 0
     layer_runs: int = 0
+    overruled: tuple[str, ...] = ()
     group: str = ""
 
     @classmethod
@@ -94,6 +96,7 @@ class PlacementRow:
             tiers=tiers or {},
             moved_bytes=moved_bytes,
             layer_runs=layer_runs,
+            overruled=tuple(f"{_spelled(lost)} from {lost.asked_by}" for lost in decision.overruled),
             group=group_of(facts.name) or "",
         )
 
@@ -111,9 +114,15 @@ class PlacementRow:
             *(_wrapped(f"  host     {self.host}: {self.host_why}") if self.host else []),
             f"  weights  {tiers or 'none loaded'}",
         ]
+        if self.overruled:
+            block += _wrapped(f"  over     {', '.join(self.overruled)}")
         if self.layer_runs:
             block.append(f"  moved    {format_bytes(self.moved_bytes)} in {self.layer_runs} layer runs")
         return block
+
+
+def _spelled(argument: Argument) -> str:
+    return f"{argument.setting.key} {spell_value(argument.setting, argument.value)}"
 
 
 def _wrapped(line: str) -> list[str]:
@@ -187,8 +196,7 @@ def unused_notes(unused: Iterable[Argument]) -> tuple[str, ...]:
     grouped: dict[tuple[str, Source], dict[str, None]] = {}
     for argument in unused:
         if argument.source.kind > SourceKind.COMMAND_LINE:
-            value = f"{argument.setting.key} {spell_value(argument.setting, argument.value)}"
-            grouped.setdefault((argument.selector, argument.source), {})[value] = None
+            grouped.setdefault((argument.selector, argument.source), {})[_spelled(argument)] = None
     return tuple(
         f"{selector} is not in this workflow, so {', '.join(values)} from {source} had nothing to do."
         for (selector, source), values in grouped.items()

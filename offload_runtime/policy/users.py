@@ -8,7 +8,7 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from .provenance import is_link
+from .links import is_link
 
 _runs = itertools.count()
 

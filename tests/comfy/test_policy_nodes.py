@@ -275,8 +275,8 @@ def test_a_policy_node_looks_at_its_own_links_only(pack: Any) -> None:
     prompt = Seen(
         chain | {"0": node("Text", texts="cpu"), "500": node(POLICY, vae=["0", 0], base=["499", 0])}
     )
-    provenance = sys.modules["layerwise_offload_under_test.nodes.provenance"]
-    assert provenance.links(prompt, "500", ("vae", "mode")) == {"vae": "node 0 (Text)"}
+    prompt_module = sys.modules["layerwise_offload_under_test.nodes.prompt"]
+    assert prompt_module.links(prompt, "500", ("vae", "mode")) == {"vae": "node 0 (Text)"}
     assert set(Seen.asked) == {"0", "499", "500"}
 
 

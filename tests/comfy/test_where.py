@@ -6,6 +6,7 @@ import mmap
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import comfy.hooks
@@ -15,6 +16,7 @@ import pytest
 import torch
 from placing import PlacedObject, place, policy
 
+from offload_runtime.adapter.where import devices_of
 from scripts.process_memory import mapped_ranges, private_bytes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -23,6 +25,16 @@ MIB = 1024 * 1024
 LITTLE = MIB  # the tensors that do not rest: position table, projection, norms
 LARGE = {"hidden_size": 512, "intermediate_size": 4096, "num_attention_heads": 8}
 FC1 = "encoder.layers.{}.mlp.fc1.weight"  # 4 MiB each
+
+
+def test_a_model_on_several_accelerators_is_spread_over_them() -> None:
+    def weights(*devices: str) -> Any:
+        parameters = [SimpleNamespace(device=torch.device(device)) for device in devices]
+        return SimpleNamespace(parameters=lambda: iter(parameters))
+
+    assert devices_of(weights("cpu", "meta")) == 1
+    assert devices_of(weights("cpu", "cuda:0", "cuda:0")) == 1
+    assert devices_of(weights("cuda:1", "cuda:0", "cpu")) == 2
 
 
 @dataclass

@@ -210,7 +210,7 @@ def test_one_that_stays_goes_last_although_another_loops(dynamic: ComfyUI) -> No
 
 
 def test_each_device_has_an_order_of_its_own(dynamic: ComfyUI) -> None:
-    from offload_runtime.adapter.dynamic_order import Place, Wish
+    from offload_runtime.adapter.dynamic_order import PageWish, Place
     from offload_runtime.policy import Placement
 
     class Range:
@@ -225,7 +225,7 @@ def test_each_device_has_an_order_of_its_own(dynamic: ComfyUI) -> None:
 
     elsewhere, model, pages = torch.device("sim", 1), nn.Module(), Range()
     model.dynamic_vbars = {elsewhere: pages}
-    place = Place(Wish(Placement.LAYERWISE, True, None, False), model, elsewhere, ())
+    place = Place(PageWish(Placement.LAYERWISE, True, None, False), model, elsewhere, ())
     place.loaded()
     assert pages.moved == 1
     Component(dynamic, "clip", "layerwise").node()

@@ -36,7 +36,7 @@ class EverythingTier:
     def packed(self, masters: Iterable[torch.Tensor]) -> None:
         return None
 
-    def holds_the_host(self, block: torch.Tensor | None) -> bool:
+    def blocks_the_host(self, block: torch.Tensor | None) -> bool:
         return False
 
     def expect(self, tensors: Iterable[torch.Tensor]) -> None:

@@ -15,6 +15,7 @@ from offload_runtime.policy import (
     Decision,
     MachineFacts,
     Placement,
+    PlacementRow,
     Policy,
     Source,
     SourceKind,
@@ -162,6 +163,9 @@ def test_a_node_wins_over_the_command_line_and_the_loser_is_told() -> None:
         "layerwise was set by Placement Policy, node 1, which wins over resident from --highvram"
     )
     assert [str(loser.source) for loser in decision.overruled] == ["--highvram"]
+    row = PlacementRow.of(T5, decision)
+    assert row.overruled == ("placement resident from --highvram",)
+    assert "  over     placement resident from --highvram" in row.lines()
 
 
 def test_lowvram_asks_nothing_with_dynamic_vram() -> None:
