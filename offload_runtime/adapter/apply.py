@@ -72,8 +72,9 @@ def apply_policy(
     plan, opened = _resolve(policy, opened, files, kept.decisions)
     placed = list(kept.placed)
     for one, decision in zip(opened, plan, strict=True):
-        ledger, model = Ledger(), one.handle.patcher.model
+        ledger = Ledger()
         backend = choose_backend(decision, one.handle, one.stacks, one.found, ledger, one.facts)
+        model = one.handle.patcher.model  # for `cpu` it may be another one than that which came in
         record_of(model).rounds.placed_now()
         backend.attach(one.handle.patcher, one.stacks)
         done = Placed(one.facts, decision, backend, ledger, model, running_node())

@@ -268,6 +268,7 @@ def test_the_cpu_computes_with_weights_that_were_loaded_for_it(dynamic: ComfyUI,
         assert torch.equal(run(placed.value), expected)
         assert m.kernels == 0
     assert placed.row.applied == "cpu"
+    assert placed.placed.is_of(placed.patcher.model), "the report reads the model that computes"
     assert wired.patcher.is_dynamic()
     assert wired.patcher.load_device == dynamic.sim.device, "the input object is not touched"
 
