@@ -30,8 +30,8 @@ pytestmark = [
     pytest.mark.card(profile="rtx4090", shapes=True),
 ]
 
-CASES = int(os.environ.get("LAYERWISE_CASES", "700"))
-"""Of each memory manager in each version: more than 2,000 in all."""
+CASES = int(os.environ.get("LAYERWISE_CASES", "200"))
+"""Of each memory manager in each version."""
 
 NAMES = {"model": "transformer", "clip": "text_encoder", "vae": "vae"}
 FAMILIES: dict[str, tuple[dict[str, Any], ...]] = {
