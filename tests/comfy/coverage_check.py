@@ -150,7 +150,7 @@ class PoisonedHost:
         """Return the true bytes."""
         return self._blocks[tuple(map(id, masters))]
 
-    def holds_the_host(self, block: torch.Tensor | None) -> bool:
+    def blocks_the_host(self, block: torch.Tensor | None) -> bool:
         """Nothing to wait for."""
         return False
 
