@@ -19,6 +19,7 @@ from ..policy import (
     ComponentFacts,
     Decision,
     HostTier,
+    MachineFacts,
     Plan,
     Policy,
     VaeUse,
@@ -30,7 +31,7 @@ from .capabilities import capabilities_of
 from .choose import choose_backend
 from .dynamic_pages import least_bytes
 from .embedding import input_tables
-from .file_layers import FileLayers, look_into_files
+from .file_layers import FileLayers
 from .handles import Handle, is_dynamic, open_handle, patcher_in
 from .loose import loose_bytes
 from .placed import Placed, Placements
@@ -68,8 +69,9 @@ def apply_policy(
     """
     models = [patcher_in(slot, value).model for slot, value in objects.items()]
     kept = earlier.without(models)
-    opened = _open(objects, kept, earlier, vae_use)
-    plan, opened = _resolve(policy, opened, files, kept.decisions)
+    machine = hardware.machine_facts()
+    opened = _open(objects, kept, earlier, vae_use, machine)
+    plan, opened = _resolve(policy, machine, opened, files, kept.decisions)
     placed = list(kept.placed)
     for one, decision in zip(opened, plan, strict=True):
         ledger = Ledger()
@@ -96,9 +98,12 @@ class _Opened(NamedTuple):
 
 
 def _open(
-    objects: Mapping[str, Any], kept: Placements, earlier: Placements, vae_use: VaeUse
+    objects: Mapping[str, Any],
+    kept: Placements,
+    earlier: Placements,
+    vae_use: VaeUse,
+    machine: MachineFacts,
 ) -> list[_Opened]:
-    machine = hardware.machine_facts()
     names = set(kept.names)
     opened = []
     for slot, value in objects.items():
@@ -114,6 +119,7 @@ def _open(
 
 def _resolve(
     policy: Policy,
+    machine: MachineFacts,
     opened: Sequence[_Opened],
     files: Mapping[str, Sequence[Path]],
     earlier: Sequence[Decision],
@@ -121,7 +127,7 @@ def _resolve(
     """Decide, and look into the model files where a decision leans on them, which takes reading them."""
     opened = list(opened)
     while True:
-        plan = resolve(policy, hardware.machine_facts(), [one.facts for one in opened], earlier)
+        plan = resolve(policy, machine, [one.facts for one in opened], earlier)
         unread = [
             index
             for index, (one, decision) in enumerate(zip(opened, plan, strict=True))
@@ -133,9 +139,10 @@ def _resolve(
             one = opened[index]
             paths = files.get(one.handle.socket, ())
             model = one.handle.patcher.model
-            found = look_into_files(model, one.stacks, usable(paths))
-            why = why_unusable(paths, one.handle.socket, model)
-            facts = replace(one.facts, file_bytes=found.bytes, why_no_file=why)
+            found = FileLayers(model, one.stacks, usable(paths))
+            facts = replace(one.facts, file_bytes=found.bytes)
+            if not found.bytes:
+                facts = replace(facts, why_no_file=why_unusable(paths, one.handle.socket, model))
             opened[index] = one._replace(facts=facts, found=found)
 
 

@@ -128,10 +128,8 @@ class Layerwise(ABC):
         )
 
     def _table_bytes(self) -> int:
-        tables = {
-            id(table): table for a in self._attachments if a.streamer.is_installed for table in a.tables
-        }
-        return sum(map(parameter_bytes, tables.values()))
+        tables = {table for a in self._attachments if a.streamer.is_installed for table in a.tables}
+        return sum(map(parameter_bytes, tables))
 
     def _on_host(self) -> list[str]:
         """Say what is looked up in memory, whatever the placement is."""

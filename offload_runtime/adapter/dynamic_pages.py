@@ -64,8 +64,8 @@ def stray_pages(pages: Any, needed: Collection[int]) -> list[int]:
 
     A token table's are, when it was used there before it was left on the host.
     """
-    residency = _answer(pages, "get_residency") or ()
-    return [number for number, state in enumerate(residency) if state & 1 and number not in set(needed)]
+    residency, kept = _answer(pages, "get_residency") or (), set(needed)
+    return [number for number, state in enumerate(residency) if state & 1 and number not in kept]
 
 
 def drop_stray_pages(model: nn.Module, pages: Any, left_out: Collection[nn.Module]) -> None:

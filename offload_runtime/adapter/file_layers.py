@@ -20,19 +20,13 @@ MOST = 0.5
 """The share of a layer's bytes that the file must hold."""
 
 
-def look_into_files(model: nn.Module, stacks: Sequence[Stack], files: Sequence[Path]) -> FileLayers:
-    """Find what files hold of a model; every weight that one may hold is compared byte by byte.
+class FileLayers:
+    """What files hold of a model, compared byte by byte; the model stays as it is until `lay`.
 
     Args:
         model: the model.
         stacks: its layers.
         files: safetensors files that its weights may have come from.
-    """
-    return FileLayers(model, stacks, files)
-
-
-class FileLayers:
-    """What the files hold of one model, which stays as it is until `lay`.
 
     Attributes:
         bytes: how much of the layers can be read from a file.

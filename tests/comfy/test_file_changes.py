@@ -19,7 +19,7 @@ import torch
 from placing import place, policy
 
 from offload_runtime.adapter import at_rest
-from offload_runtime.adapter.file_layers import look_into_files
+from offload_runtime.adapter.file_layers import FileLayers
 from offload_runtime.adapter.host_memory import HostMemory
 from offload_runtime.adapter.record import record_of
 from offload_runtime.adapter.structure import find_stacks
@@ -163,7 +163,7 @@ def test_what_is_about_to_be_placed_again_does_not_come_back_into_memory(
     mm.unload_all_models()
     del placed
     gc.collect()
-    found = look_into_files(model, find_stacks(model), [file])
+    found = FileLayers(model, find_stacks(model), [file])
     delay.pass_by()
     found.lay()
     assert record_of(model).mapped.resting_bytes == resting > 0
