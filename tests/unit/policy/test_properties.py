@@ -139,13 +139,13 @@ def test_deciding_what_was_decided_changes_nothing(
     plan = resolve(policy, machine, workflow)
     assert resolve(policy, machine, workflow) == plan
     again = resolve(plan.as_policy(Source(SourceKind.OVERRIDE, "the plan")), machine, workflow)
+    all_decided = all(decision.placement is not Placement.AUTO for decision in plan)
     for one, other in zip(plan, again, strict=True):
         if one.placement is not Placement.AUTO:
-            assert (one.placement, one.planned_bytes, one.host_tier) == (
-                other.placement,
-                other.planned_bytes,
-                other.host_tier,
-            )
+            assert (one.placement, one.host_tier) == (other.placement, other.host_tier)
+        # What is asked for by name comes before what is left to ComfyUI, where there is not room for both.
+        if all_decided or one.placement is Placement.LAYERWISE:
+            assert one.planned_bytes == other.planned_bytes
 
 
 @given(*ALL)
