@@ -26,5 +26,20 @@ class AttentionMask:
         )
 
 
+class Both:
+    """Come after two others."""
+
+    CATEGORY = "tests"
+    FUNCTION = "after"
+    RETURN_TYPES = ("INT",)
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {"required": {"first": ("CONDITIONING",), "second": ("IMAGE",)}}
+
+    def after(self, first: Conditioning, second: torch.Tensor) -> tuple[int]:
+        return (2,)
+
+
 WEB_DIRECTORY = "./web"
-NODE_CLASS_MAPPINGS = {"StandIns_AttentionMask": AttentionMask}
+NODE_CLASS_MAPPINGS = {"StandIns_AttentionMask": AttentionMask, "StandIns_Both": Both}
