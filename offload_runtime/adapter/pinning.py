@@ -16,7 +16,8 @@ import comfy.model_management as mm
 import torch
 from torch import nn
 
-from ..engine import Layer, MappedWeights, PackedWeights, Stack
+from ..engine import Layer, MappedWeights, PackedWeights, Stack, tensor_bytes
+from ..engine.parts import distinct_parts
 from ..engine.slots import why_unmovable
 from ..policy import format_bytes
 
@@ -136,7 +137,7 @@ class Masters:
             stacks: the layers.
         """
         in_place = {name for name in getattr(patcher, "pinned", ()) if isinstance(name, str)}
-        placed = sum(p.nbytes for name, p in _movable(stacks) if name in in_place)
+        placed = sum(tensor_bytes(p) for name, p in _movable(stacks) if name in in_place)
         return placed + self.weights.pinned_bytes
 
     def bytes_to_add(self, stacks: Iterable[Stack], mapped: MappedWeights) -> int:
@@ -148,7 +149,7 @@ class Masters:
         shared: defaultdict[int, int] = defaultdict(int)
         room: dict[int, int] = {}
         resting = 0
-        for _, master in _movable(stacks):
+        for master in distinct_parts(parameter for _, parameter in _movable(stacks)):
             if mapped.holds(master):
                 resting += master.nbytes
             elif master.data_ptr() not in ours:

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from .lane import Event
+from .parts import bytes_as_stored
 from .resting import address
 from .schedule import Region
 from .slots import Slots
@@ -30,16 +31,17 @@ _writes = attrgetter("_version")
 
 
 class Exchange(NamedTuple):
-    """One entry of a module's `_parameters` that is exchanged."""
+    """One entry of a module's `_parameters` that is exchanged, and the plain tensors that have its bytes."""
 
     parameters: Parameters
     name: str
     master: nn.Parameter
+    parts: Sequence[torch.Tensor]
 
 
-def masters_of(exchanges: Sequence[Exchange]) -> list[nn.Parameter]:
-    """Return the masters, a tied one once: it is copied once."""
-    return list({id(e.master): e.master for e in exchanges}.values())
+def masters_of(exchanges: Sequence[Exchange]) -> list[torch.Tensor]:
+    """Return the masters, part by part, a tied one once: it is copied once."""
+    return list({id(part): part for exchange in exchanges for part in exchange.parts}.values())
 
 
 @dataclass(slots=True)
@@ -49,6 +51,7 @@ class Occupant:
     Attributes:
         exchanges: each entry that is exchanged, and its weight.
         views: the same weights in the slots.
+        places: their parts there, in the order of `masters_of`.
         slots, region: where they lie.
         arrived: after this event they may be read.
         released: after this event they may be overwritten.
@@ -59,6 +62,7 @@ class Occupant:
 
     exchanges: Sequence[Exchange]
     views: Sequence[nn.Parameter]
+    places: Sequence[torch.Tensor]
     slots: Slots
     region: Region
     arrived: Event = None
@@ -66,12 +70,12 @@ class Occupant:
     displaced: bool = False
     exchange: Columns = field(init=False)
     restore: Columns = field(init=False)
-    _masters: list[nn.Parameter] = field(init=False)
-    _counted: list[nn.Parameter] = field(init=False)
+    _masters: list[torch.Tensor] = field(init=False)
+    _counted: list[torch.Tensor] = field(init=False)
     _state: tuple[list[int], list[int]] = field(init=False)
 
     def __post_init__(self) -> None:
-        parameters, names, masters = zip(*self.exchanges, strict=True)
+        parameters, names, masters, _ = zip(*self.exchanges, strict=True)
         self.exchange, self.restore = (parameters, names, self.views), (parameters, names, masters)
         self._masters = masters_of(self.exchanges)
         self._counted = list(filter(_is_counted, self._masters))
@@ -90,36 +94,34 @@ class Occupant:
     def copy_again(self) -> None:
         """Copy the masters to where the views are."""
         with torch.no_grad():
-            for exchange, view in zip(self.exchanges, self.views, strict=True):
-                view.copy_(exchange.master, non_blocking=True)
+            for place, master in zip(self.places, self._masters, strict=True):
+                place.copy_(bytes_as_stored(master), non_blocking=True)
 
 
-def count_writes(parameters: Iterable[nn.Parameter]) -> None:
-    """Let torch count the writes into parameters: those made in inference mode become ordinary tensors.
+def count_writes(parts: Iterable[torch.Tensor]) -> None:
+    """Let torch count the writes into weights, part by part: those made in inference mode become ordinary tensors.
 
     The objects, their memory and their values stay. Where torch refuses (somebody refers weakly to one), or is too
     old, it stays as it is.
     """
     swap = getattr(torch.utils, "swap_tensors", None)
-    for parameter in parameters:
-        if swap is not None and type(parameter) is nn.Parameter and parameter.is_inference():
+    for part in parts:
+        if swap is not None and type(part) in (nn.Parameter, torch.Tensor) and part.is_inference():
             with torch.inference_mode(False), torch.no_grad():
-                memory = torch.empty(0, dtype=parameter.dtype, device=parameter.device).set_(
-                    parameter.untyped_storage(),
-                    parameter.storage_offset(),
-                    parameter.shape,
-                    parameter.stride(),
+                twin = torch.empty(0, dtype=part.dtype, device=part.device).set_(
+                    part.untyped_storage(), part.storage_offset(), part.shape, part.stride()
                 )
-                twin = nn.Parameter(memory, requires_grad=parameter.requires_grad)
-            twin.__dict__.update(parameter.__dict__)
+                if type(part) is nn.Parameter:
+                    twin = nn.Parameter(twin, requires_grad=part.requires_grad)
+            twin.__dict__.update(part.__dict__)
             with contextlib.suppress(RuntimeError):
-                swap(parameter, twin)
+                swap(part, twin)
 
 
-def _is_counted(parameter: nn.Parameter) -> bool:
-    if parameter.is_inference():
+def _is_counted(part: torch.Tensor) -> bool:
+    if part.is_inference():
         return False
     try:
-        return parameter._version >= 0
+        return part._version >= 0
     except RuntimeError:  # an inference tensor that was given other data
         return False

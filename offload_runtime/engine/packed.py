@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import nn
 
+from .parts import bytes_as_stored, distinct_parts
 from .resting import address, view
 from .slots import layout_of, packed_bytes, views_into
 
@@ -66,14 +67,14 @@ class PackedWeights:
         """Hear that somebody wants the blocks pinned, for as long as he lives."""
         self._wanting.add(user)
 
-    def pack(self, masters: Sequence[nn.Parameter]) -> None:
+    def pack(self, masters: Sequence[torch.Tensor]) -> None:
         """Let the weights of one layer view one block, a pinned one if anybody wants that and there is room.
 
         A pin that was refused is asked for again each time, and one that nobody wants any more is given back.
         Nothing may copy from the weights now.
 
         Args:
-            masters: the weights, in the order in which they are copied.
+            masters: the weights, part by part, in the order in which they are copied.
         """
         if not masters:
             return
@@ -87,23 +88,23 @@ class PackedWeights:
             elif not wanted and self._pinned.pop(block.data_ptr(), None) is not None:
                 self._unpin(block)
 
-    def _move(self, masters: Sequence[nn.Parameter]) -> torch.Tensor:
+    def _move(self, masters: Sequence[torch.Tensor]) -> torch.Tensor:
         with torch.inference_mode(False):
             block = torch.empty(packed_bytes(masters), dtype=torch.uint8)
         for master, place in zip(masters, views_into(block, 0, layout_of(masters)), strict=True):
             with torch.inference_mode():
-                place.copy_(master)
+                place.copy_(bytes_as_stored(master))
             view(master, place)
         self._blocks[_addresses(masters)] = block
         return block
 
-    def block(self, masters: Sequence[nn.Parameter]) -> torch.Tensor | None:
+    def block(self, masters: Sequence[torch.Tensor]) -> torch.Tensor | None:
         """Return the block that these weights view, all of them and in this order, or None."""
         return self._blocks.get(_addresses(masters))
 
     def forget(self, live: Iterable[nn.Parameter]) -> None:
         """Drop blocks that no live weight views any more: ComfyUI moved or replaced the weights."""
-        addresses = set(map(address, live))
+        addresses = set(map(address, distinct_parts(live)))
         with self._lock:
             for key in [key for key in self._blocks if not addresses.intersection(key)]:
                 self._drop(key)
@@ -120,14 +121,14 @@ class PackedWeights:
 
         Nothing may copy from them now.
         """
-        viewing: defaultdict[int, list[nn.Parameter]] = defaultdict(list)
-        for parameter in live:
-            viewing[address(parameter)].append(parameter)
+        viewing: defaultdict[int, list[torch.Tensor]] = defaultdict(list)
+        for part in distinct_parts(live):
+            viewing[address(part)].append(part)
         with self._lock:
             for key in list(self._blocks):
                 for place in key:
-                    for parameter in viewing.get(place, ()):
-                        view(parameter, parameter.clone())
+                    for part in viewing.get(place, ()):
+                        view(part, bytes_as_stored(part).clone())
                 self._drop(key)  # one at a time: never more than one layer is in memory twice
 
     def _drop(self, key: tuple[int, ...]) -> None:
@@ -141,5 +142,5 @@ def _unpin_all(blocks: dict[int, torch.Tensor], unpin: Callable[[torch.Tensor], 
         unpin(block)
 
 
-def _addresses(masters: Sequence[nn.Parameter]) -> tuple[int, ...]:
+def _addresses(masters: Sequence[torch.Tensor]) -> tuple[int, ...]:
     return tuple(map(address, masters))

@@ -7,12 +7,13 @@ the steady state constructs no tensor and allocates nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from typing import cast
 
 import torch
 from torch import nn
 
-from .resting import Resting
+from .parts import PLAIN, assemble, bytes_as_stored, distinct_parts, form_of, parts_of, why_whole
 
 ALIGNMENT = 256
 """Every tensor in a slot starts at a multiple of this many bytes: enough for any dtype and any kernel."""
@@ -21,19 +22,16 @@ Layout = tuple[tuple[torch.dtype, torch.Size, tuple[int, ...]], ...]
 
 
 def why_unmovable(tensor: torch.Tensor) -> str | None:
-    """Return why a parameter cannot be copied into a slot view, or None when it can."""
-    if type(tensor) not in (nn.Parameter, torch.Tensor, Resting):
-        return f"{type(tensor).__name__} is a tensor subclass with a layout of its own"
-    if tensor.device.type == "meta":
-        return "it has no data"
-    if tensor.layout is not torch.strided or not (tensor.is_contiguous() or _is_dense(tensor)):
-        return "its memory is not one dense block"
-    return None
+    """Return why a parameter cannot be copied into a slot, or None when it can, part by part."""
+    why = why_whole(tensor)
+    if why is not None:
+        return why
+    return next(filter(None, map(_why_no_block, map(bytes_as_stored, parts_of(tensor)))), None)
 
 
-def layout_of(tensors: Sequence[torch.Tensor]) -> Layout:
-    """Return what decides how tensors lie in a slot."""
-    return tuple((t.dtype, t.shape, t.stride()) for t in tensors)
+def layout_of(parts: Sequence[torch.Tensor]) -> Layout:
+    """Return what decides how plain tensors lie in a slot."""
+    return tuple((t.dtype, t.shape, t.stride()) for t in map(bytes_as_stored, parts))
 
 
 def packed_bytes(tensors: Sequence[torch.Tensor]) -> int:
@@ -59,6 +57,7 @@ class Slots:
 
     def __init__(self, capacity: int, device: torch.device) -> None:
         self._views: dict[tuple[int, Layout], list[nn.Parameter]] = {}
+        self._weights: dict[tuple[int, tuple[Hashable, ...]], list[nn.Parameter]] = {}
         with torch.inference_mode(False):
             self._buffer = torch.empty(_aligned(capacity), dtype=torch.uint8, device=device)
 
@@ -82,6 +81,38 @@ class Slots:
         if found is None:
             found = self._views[start, layout] = views_into(self._buffer, start, layout)
         return found
+
+    def weights(self, start: int, masters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
+        """Return weights that are like some masters, and view the places of their parts from an offset on.
+
+        They are the same ones every time, as far as that can be told of masters.
+        """
+        forms = tuple(map(form_of, masters))
+        found = self._weights.get((start, forms)) if None not in forms else None
+        if found is None:
+            parts = distinct_parts(masters)
+            places = dict(zip(map(id, parts), self.views(start, layout_of(parts)), strict=True))
+            with torch.inference_mode(False), torch.no_grad():
+                found = [
+                    _assembled(master, [places[id(part)] for part in parts_of(master)]) for master in masters
+                ]
+            if None not in forms:
+                self._weights[start, forms] = found
+        return found
+
+
+def _assembled(master: nn.Parameter, places: Sequence[nn.Parameter]) -> nn.Parameter:
+    if type(master) in PLAIN:
+        return places[0]
+    return cast(nn.Parameter, assemble(master, (place.detach() for place in places)))
+
+
+def _why_no_block(part: torch.Tensor) -> str | None:
+    if part.device.type == "meta":
+        return "it has no data"
+    if part.layout is not torch.strided or not (part.is_contiguous() or _is_dense(part)):
+        return "its memory is not one dense block"
+    return None
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:

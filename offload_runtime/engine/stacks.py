@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from .parts import parts_of
 from .slots import why_unmovable
 
 
@@ -47,11 +48,7 @@ def tensor_bytes(tensor: torch.Tensor) -> int:
 
     `numel() * element_size()` of a quantised wrapper counts the dtype that it pretends to have.
     """
-    flatten = getattr(tensor, "__tensor_flatten__", None)
-    if flatten is None:
-        return tensor.nbytes
-    names, _ = flatten()
-    return sum(tensor_bytes(getattr(tensor, name)) for name in names)
+    return sum(part.nbytes for part in parts_of(tensor))
 
 
 def parameter_bytes(module: nn.Module) -> int:

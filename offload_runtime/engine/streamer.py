@@ -26,6 +26,7 @@ from .areas import Areas
 from .lane import Event, Lane, where_else
 from .ledger import Ledger
 from .occupant import Exchange, Occupant, count_writes, masters_of
+from .parts import bytes_as_stored, distinct_parts, parts_of
 from .prediction import Prediction
 from .profiling import named
 from .schedule import Fetch, Region
@@ -128,7 +129,9 @@ class Streamer:
             self._trace.begin_use()
             self._prediction = Prediction(self._units.groups, self._units.last_use(self._trace))
             self._forget_slots()
-            count_writes(p for unit in self._units.all for p in unit.parameters() if self._is_to_copy(p))
+            count_writes(
+                distinct_parts(p for u in self._units.all for p in u.parameters() if self._is_to_copy(p))
+            )
             self._wrap()
 
     def adjust(self) -> None:
@@ -337,9 +340,10 @@ class Streamer:
         self._leaving = [
             (r, e) for r, e in self._leaving if not (region.start <= r.start and r.end <= region.end)
         ]
-        views = slots.views(region.start, layout_of(masters))
-        in_slot = {id(m): v for m, v in zip(masters, views, strict=True)}
-        occupant = Occupant(exchanges, [in_slot[id(e.master)] for e in exchanges], slots, region)
+        places = slots.views(region.start, layout_of(masters))
+        weights = list({id(exchange.master): exchange.master for exchange in exchanges}.values())
+        in_slot = dict(zip(map(id, weights), slots.weights(region.start, weights), strict=True))
+        occupant = Occupant(exchanges, [in_slot[id(e.master)] for e in exchanges], places, slots, region)
         block, name = self._tier.packed(masters), self._units.names[fetch.layer]
 
         def transfer() -> None:
@@ -348,8 +352,8 @@ class Streamer:
                 if block is not None:
                     slots.region(region.start, block.numel()).copy_(block, non_blocking=True)
                 else:
-                    for place, master in zip(views, masters, strict=True):
-                        place.copy_(master, non_blocking=True)
+                    for place, master in zip(places, masters, strict=True):
+                        place.copy_(bytes_as_stored(master), non_blocking=True)
 
         background = self._ahead and self._tier.blocks_the_host(block)
         queue = self._lane.copy_in_background if background else self._lane.copy
@@ -425,7 +429,7 @@ class Streamer:
         if index in self._running:  # its masters are not in the module now
             return self._running[index].exchanges
         return [
-            Exchange(parameters, name, parameter)
+            Exchange(parameters, name, parameter, parts_of(parameter))
             for parameters, name in self._units.all[index].entries
             if (parameter := parameters.get(name)) is not None and self._is_to_copy(parameter)
         ]

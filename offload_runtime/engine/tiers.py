@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import torch
-from torch import nn
 
 from .mapped import MappedWeights
 from .packed import PackedWeights
@@ -26,19 +25,19 @@ class Tier(Protocol):
     def holds(self, tensor: torch.Tensor) -> bool:
         """Tell whether the tensor's master lives here, so that it must be copied into a slot to be used."""
 
-    def pack(self, masters: Sequence[nn.Parameter]) -> None:
+    def pack(self, masters: Sequence[torch.Tensor]) -> None:
         """Bring the masters of one layer into the form that copies fastest; called before each use."""
 
-    def packed(self, masters: Sequence[nn.Parameter]) -> torch.Tensor | None:
+    def packed(self, masters: Sequence[torch.Tensor]) -> torch.Tensor | None:
         """Return the masters as one block of bytes in slot layout, or None when they are not."""
 
     def blocks_the_host(self, block: torch.Tensor | None) -> bool:
         """Tell whether a copy of these masters returns only when it is done."""
 
-    def expect(self, masters: Sequence[nn.Parameter]) -> None:
+    def expect(self, masters: Sequence[torch.Tensor]) -> None:
         """Hear that these masters are read soon."""
 
-    def finish(self, masters: Sequence[nn.Parameter]) -> None:
+    def finish(self, masters: Sequence[torch.Tensor]) -> None:
         """Hear that these masters have been copied and are not read again soon."""
 
 
@@ -67,11 +66,11 @@ class MemoryTier:
         """Everything that is not on the compute device yet."""
         return tensor.device != self._device
 
-    def pack(self, masters: Sequence[nn.Parameter]) -> None:
+    def pack(self, masters: Sequence[torch.Tensor]) -> None:
         """Bring them into one block, a pinned one as far as the limit goes."""
         self._weights.pack(masters)
 
-    def packed(self, masters: Sequence[nn.Parameter]) -> torch.Tensor | None:
+    def packed(self, masters: Sequence[torch.Tensor]) -> torch.Tensor | None:
         """Return their block."""
         return self._weights.block(masters)
 
@@ -79,10 +78,10 @@ class MemoryTier:
         """Unless they are pinned."""
         return block is None or not self._weights.is_pinned(block)
 
-    def expect(self, masters: Sequence[nn.Parameter]) -> None:
+    def expect(self, masters: Sequence[torch.Tensor]) -> None:
         """Nothing to do: memory is always ready."""
 
-    def finish(self, masters: Sequence[nn.Parameter]) -> None:
+    def finish(self, masters: Sequence[torch.Tensor]) -> None:
         """Nothing to do: the masters stay."""
 
 
@@ -109,10 +108,10 @@ class FileTier:
         """Everything that is not on the compute device yet."""
         return tensor.device != self._device
 
-    def pack(self, masters: Sequence[nn.Parameter]) -> None:
+    def pack(self, masters: Sequence[torch.Tensor]) -> None:
         """Nothing to do: packing would bring the file into memory."""
 
-    def packed(self, masters: Sequence[nn.Parameter]) -> torch.Tensor | None:
+    def packed(self, masters: Sequence[torch.Tensor]) -> torch.Tensor | None:
         """A file's tensors are not in slot layout."""
         return None
 
@@ -120,10 +119,10 @@ class FileTier:
         """What is read from a file is not pinned."""
         return True
 
-    def expect(self, masters: Sequence[nn.Parameter]) -> None:
+    def expect(self, masters: Sequence[torch.Tensor]) -> None:
         """Nothing to do: what may be read ahead is copied ahead."""
 
-    def finish(self, masters: Sequence[nn.Parameter]) -> None:
+    def finish(self, masters: Sequence[torch.Tensor]) -> None:
         """Nothing to do: they take no memory but the slot."""
 
 
@@ -144,10 +143,10 @@ class MappedTier:
         """Every weight that rests in its file."""
         return self._weights.holds(tensor)
 
-    def pack(self, masters: Sequence[nn.Parameter]) -> None:
+    def pack(self, masters: Sequence[torch.Tensor]) -> None:
         """Nothing to do: the file is as it is."""
 
-    def packed(self, masters: Sequence[nn.Parameter]) -> torch.Tensor | None:
+    def packed(self, masters: Sequence[torch.Tensor]) -> torch.Tensor | None:
         """A file's tensors are not in slot layout."""
         return None
 
@@ -155,10 +154,10 @@ class MappedTier:
         """The CPU that copies is the one that computes."""
         return False
 
-    def expect(self, masters: Sequence[nn.Parameter]) -> None:
+    def expect(self, masters: Sequence[torch.Tensor]) -> None:
         """Ask the system to read the file ahead, while the current layer computes."""
         for master in masters:
             read_ahead(master)
 
-    def finish(self, masters: Sequence[nn.Parameter]) -> None:
+    def finish(self, masters: Sequence[torch.Tensor]) -> None:
         """Nothing to do: they take no memory but the slot."""

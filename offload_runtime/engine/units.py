@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+import torch
 from torch import nn
 
 from .areas import Areas
 from .guess import Group
+from .parts import distinct_parts
 from .schedule import largest_neighbours
 from .slots import packed_bytes, why_unmovable
 from .stacks import Layer, Stack, parameter_bytes, stack_layers
@@ -118,9 +120,11 @@ def room_to_split_for(layers: Sequence[Layer], budget: int | None, *, ahead: boo
     return room if room < whole else None
 
 
-def streamable(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
-    """Return the weights that are streamed when they are on the host, wherever they are now."""
-    return [p for p in parameters if p.device.type not in ("cpu", "meta") or why_unmovable(p) is None]
+def streamable(parameters: Iterable[nn.Parameter]) -> list[torch.Tensor]:
+    """Return the weights that are streamed when they are on the host, part by part, wherever they are now."""
+    return distinct_parts(
+        p for p in parameters if p.device.type not in ("cpu", "meta") or why_unmovable(p) is None
+    )
 
 
 def _to_split(layer: Layer, room: int) -> Iterator[nn.Module]:

@@ -123,7 +123,7 @@ class SimTensor(torch.Tensor):
 
     def as_subclass(self, cls: type[torch.Tensor]) -> torch.Tensor:
         """This tensor as ``cls``, which torch itself refuses for a wrapper: a class that is both."""
-        if isinstance(self, cls):
+        if type(self) is combined_class(cls):
             return self
         with torch._C.DisableTorchFunctionSubclass():
             view = self.detach()

@@ -50,8 +50,16 @@ def test_views_are_made_once_per_layout_and_place() -> None:
     assert torch.equal(views[0], second)
 
 
-class Quantised(torch.Tensor):
-    """A stand-in for a tensor subclass with inner tensors."""
+class Hidden(torch.Tensor):
+    """A subclass that does not say what it is made of."""
+
+    __torch_dispatch__ = classmethod(lambda cls, func, types, args=(), kwargs=None: NotImplemented)
+
+
+def with_scale() -> torch.Tensor:
+    tensor = torch.randn(3).as_subclass(type("Scaled", (torch.Tensor,), {}))
+    tensor.scale = torch.ones(1)
+    return tensor
 
 
 @pytest.mark.parametrize(
@@ -61,7 +69,8 @@ class Quantised(torch.Tensor):
         (torch.randn(4, 4)[:, ::2], "dense"),
         (torch.randn(1).expand(4), "dense"),
         (torch.randn(4, 4).to_sparse(), "dense"),
-        (torch.randn(3).as_subclass(Quantised), "Quantised"),
+        (torch.Tensor._make_wrapper_subclass(Hidden, (3,)), "Hidden"),
+        (with_scale(), "scale"),
     ],
 )
 def test_what_cannot_be_moved_is_refused_with_a_reason(tensor: torch.Tensor, word: str) -> None:
