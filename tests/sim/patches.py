@@ -58,6 +58,7 @@ def install(patches: Patches) -> None:
     _device_constructors()
     _parameters(patches)
     _pinning(patches)
+    _generators(patches)
     _host_copies(patches)
     _accelerator(patches)
 
@@ -157,6 +158,21 @@ def _pinning(patches: Patches) -> None:
     for owner, names in ((torch, _FACTORIES), (torch.Tensor, _METHODS)):
         for name in names:
             patches.set(owner, name, _pinnable(getattr(owner, name)))
+
+
+def _generators(patches: Patches) -> None:
+    """A generator of the card draws on the host, where the card's numbers are computed."""
+    original = torch.Generator
+
+    class OfTorch(type(original)):  # type: ignore[misc]
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, original)
+
+    class Generator(original, metaclass=OfTorch):
+        def __new__(cls, device: Any = "cpu") -> Any:
+            return original("cpu" if torch.device(device).type == "sim" else device)
+
+    patches.set(torch, "Generator", Generator)
 
 
 def _pinnable(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

@@ -1,0 +1,108 @@
+"""Quantised models are streamed as they are, to the bit: every format, with and without a LoRA, whole and in part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from offload_runtime.engine import parameter_bytes
+
+from .comfyui import ComfyUI
+from .placing import BIG, end_node, place, vram_state
+from .quantised import FORMATS, GIVEN, WIDTH, Quantised, forget_constants, formats
+
+pytestmark = pytest.mark.usefixtures("_inference_mode")
+
+
+class Run:
+    """A quantised model, and what it answers."""
+
+    def __init__(self, comfy: ComfyUI, format: str, **options: int) -> None:
+        if format not in formats(comfy):
+            pytest.skip(f"This ComfyUI does not know {format}.")
+        forget_constants()
+        comfy.sim.cap = BIG
+        self.comfy, self.model = comfy, Quantised(comfy, format, **options)
+        made = getattr(comfy.model_patcher, "CoreModelPatcher", comfy.model_patcher.ModelPatcher)
+        self.wired = made(self.model, comfy.sim.device, torch.device("cpu"))
+
+    def __call__(self, patcher: Any) -> torch.Tensor:
+        self.comfy.mm.load_models_gpu([patcher])
+        result = self.model(GIVEN.to(self.comfy.sim.device)).cpu()
+        end_node(self.comfy)
+        return result
+
+    def core(self, patcher: Any, state: str = "NORMAL_VRAM") -> torch.Tensor:
+        """What ComfyUI makes of it, whole on the card, or (`NO_VRAM`) streamed by itself."""
+        with vram_state(self.comfy, state):
+            result = self(patcher)
+        self.comfy.mm.unload_all_models()
+        return result
+
+    def with_lora(self) -> Any:
+        clone, generator = self.wired.clone(), torch.Generator().manual_seed(3)
+        keys = [f"blocks.{i}.up.weight" for i in range(len(self.model.blocks))]
+        patches = {key: (torch.randn(512, WIDTH, generator=generator) * 0.05,) for key in keys}
+        assert set(clone.add_patches(patches, 1.0)) == set(keys)
+        return clone
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_every_format_streams_to_the_bit(comfy: ComfyUI, format: str) -> None:
+    run = Run(comfy, format)
+    expected = run.core(run.wired)
+    kept = dict(run.model.named_parameters())
+    assert expected.isfinite().all()
+    assert expected.std() > 0.1
+    placed = place("model", run.wired)
+    for _ in range(2):
+        assert torch.equal(run(placed.value), expected)
+    assert "4 of 4 layers" in placed.row.how
+    assert torch.equal(run(placed.value.clone()), expected)
+    assert placed.row.moved_bytes == 3 * parameter_bytes(run.model)
+    comfy.mm.unload_all_models()
+    now = dict(run.model.named_parameters())
+    assert all(now[name] is kept[name] for name in kept)
+    assert torch.equal(run.core(run.wired), expected)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_lora_comes_through_every_format_as_when_core_streams(comfy: ComfyUI, format: str) -> None:
+    run = Run(comfy, format)
+    plain, patched = run.core(run.wired, "NO_VRAM"), run.core(run.with_lora(), "NO_VRAM")
+    assert not torch.equal(plain, patched)
+    placed = place("model", run.wired)
+    assert torch.equal(run(placed.value), plain)
+    with_lora = place("model", run.with_lora())
+    for _ in range(2):
+        assert torch.equal(run(with_lora.value), patched)
+    assert torch.equal(run(placed.value), plain)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_budget_holds_for_quantised_bytes(comfy: ComfyUI, format: str) -> None:
+    run = Run(comfy, format, every=2)
+    expected = run.core(run.wired)
+    constants = comfy.sim.memory.live  # of the kernels
+    budget = parameter_bytes(run.model) * 3 // 4
+    placed = place("model", run.wired, vram_budget=f"{budget}B")
+    for _ in range(2):
+        assert torch.equal(run(placed.value), expected)
+        assert 0 < comfy.sim.memory.live - constants <= budget + (16 << 10)
+    assert 0 < placed.row.moved_bytes < 2 * parameter_bytes(run.model)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_dynamic_vram_pages_what_is_quantised(comfy: ComfyUI, format: str) -> None:
+    if not comfy.has_dynamic:
+        pytest.skip("This ComfyUI has no dynamic VRAM (it came after 0.3.75).")
+    comfy.enable_dynamic()
+    run = Run(comfy, format)
+    expected = run(run.wired)
+    comfy.mm.unload_all_models()
+    placed = place("model", run.wired, "layerwise")
+    for _ in range(2):
+        assert torch.equal(run(placed.value), expected)
+        comfy.end_node()
