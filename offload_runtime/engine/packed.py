@@ -38,6 +38,7 @@ class PackedWeights:
         self._pin = pin
         self._unpin = unpin
         self._blocks: dict[tuple[int, ...], torch.Tensor] = {}  # addresses of a layer's weights → their block
+        self._tenants: dict[tuple[int, ...], list[weakref.ref[torch.Tensor]]] = {}  # whose place each one is
         self._pinned: dict[int, torch.Tensor] = {}  # address → block
         self._wanting: weakref.WeakSet[object] = weakref.WeakSet()  # who wants the blocks pinned
         self._lock = threading.RLock()  # whoever dies last gives the blocks back, in any thread
@@ -79,6 +80,7 @@ class PackedWeights:
         if not masters:
             return
         with self._lock:
+            self._return(masters)
             block = self.block(masters)
             if block is None:
                 block = self._move(masters)
@@ -95,8 +97,30 @@ class PackedWeights:
             with torch.inference_mode():
                 place.copy_(bytes_as_stored(master))
             view(master, place)
-        self._blocks[_addresses(masters)] = block
+        key = _addresses(masters)
+        self._blocks[key], self._tenants[key] = block, list(map(weakref.ref, masters))
         return block
+
+    def _return(self, masters: Sequence[torch.Tensor]) -> None:
+        """Let parts go back to their places that somebody has copied, and that are the last of their kind.
+
+        When ComfyUI moves a quantised model, it makes its weights anew, and copies of them what is small.
+        """
+        now = _addresses(masters)
+        left = set(now)
+        key = next((key for key in self._blocks if not left.isdisjoint(key)), now)
+        if key == now or len(key) != len(now):
+            return
+        block, tenants = self._blocks[key], self._tenants[key]
+        if packed_bytes(masters) != block.nbytes:
+            return
+        for at, (master, place) in enumerate(
+            zip(masters, views_into(block, 0, layout_of(masters)), strict=True)
+        ):
+            gone = tenants[at]() is None and address(master) != address(place) == key[at]
+            if gone and torch.equal(_flat(bytes_as_stored(master)), _flat(place)):
+                view(master, place)
+                tenants[at] = weakref.ref(master)
 
     def block(self, masters: Sequence[torch.Tensor]) -> torch.Tensor | None:
         """Return the block that these weights view, all of them and in this order, or None."""
@@ -133,8 +157,14 @@ class PackedWeights:
 
     def _drop(self, key: tuple[int, ...]) -> None:
         block = self._blocks.pop(key)
+        del self._tenants[key]
         if self._pinned.pop(block.data_ptr(), None) is not None:
             self._unpin(block)
+
+
+def _flat(dense: torch.Tensor) -> torch.Tensor:
+    """Return the bytes of a dense tensor, as they follow each other in memory."""
+    return dense.as_strided((dense.numel(),), (1,)).view(torch.uint8)
 
 
 def _unpin_all(blocks: dict[int, torch.Tensor], unpin: Callable[[torch.Tensor], object]) -> None:

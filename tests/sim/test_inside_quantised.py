@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from offload_runtime.engine import parameter_bytes
+from offload_runtime.engine.parts import distinct_parts
 
 from .comfyui import ComfyUI
 from .placing import BIG, end_node, place, vram_state
@@ -41,6 +42,10 @@ class Run:
         self.comfy.mm.unload_all_models()
         return result
 
+    def blocks(self) -> set[int]:
+        """Where the memory is that the weights view."""
+        return {part.untyped_storage().data_ptr() for part in distinct_parts(self.model.parameters())}
+
     def with_lora(self) -> Any:
         clone, generator = self.wired.clone(), torch.Generator().manual_seed(3)
         keys = [f"blocks.{i}.up.weight" for i in range(len(self.model.blocks))]
@@ -53,7 +58,6 @@ class Run:
 def test_every_format_streams_to_the_bit(comfy: ComfyUI, format: str) -> None:
     run = Run(comfy, format)
     expected = run.core(run.wired)
-    kept = dict(run.model.named_parameters())
     assert expected.isfinite().all()
     assert expected.std() > 0.1
     placed = place("model", run.wired)
@@ -63,9 +67,22 @@ def test_every_format_streams_to_the_bit(comfy: ComfyUI, format: str) -> None:
     assert torch.equal(run(placed.value.clone()), expected)
     assert placed.row.moved_bytes == 3 * parameter_bytes(run.model)
     comfy.mm.unload_all_models()
-    now = dict(run.model.named_parameters())
-    assert all(now[name] is kept[name] for name in kept)
     assert torch.equal(run.core(run.wired), expected)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_what_is_packed_stays_packed_when_comfyui_unloads(comfy: ComfyUI, format: str) -> None:
+    """0.33 makes the weights anew when it moves a model, and copies their scales."""
+    run = Run(comfy, format)
+    placed = place("model", run.wired)
+    expected = run(placed.value)
+    pinned, blocks = comfy.sim.pinned, run.blocks()
+    assert pinned >= parameter_bytes(run.model)
+    for _ in range(3):
+        comfy.mm.unload_all_models()
+        assert torch.equal(run(placed.value), expected)
+        assert comfy.sim.pinned == pinned
+        assert run.blocks() == blocks
 
 
 @pytest.mark.parametrize("format", FORMATS)

@@ -166,3 +166,29 @@ def test_blocks_that_nobody_views_and_the_end_of_it_all_give_the_pins_back(layer
     assert len(pins.blocks) == 1
     del packed
     assert pins.blocks == []
+
+
+def test_parts_that_somebody_has_copied_go_back_to_their_place() -> None:
+    """ComfyUI makes quantised weights anew when it moves a model: the values are the same memory, the scales copies."""
+    packed = packed_by(Pins())
+    values, scale, other = torch.arange(8.0), torch.tensor(3.0), torch.ones(3)
+    packed.pack([values, scale, other])
+    block = packed.block([values, scale, other])
+    scale = scale.clone()
+    packed.pack([values, scale, other])
+    assert packed.block([values, scale, other]) is block
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_place_is_another_weights_as_long_as_somebody_has_it_or_its_values_differ(kept: bool) -> None:
+    packed = packed_by(Pins())
+    values, scale = torch.arange(8.0), torch.tensor(3.0)
+    packed.pack([values, scale])
+    block = packed.block([values, scale])
+    mine = scale if kept else torch.tensor(4.0)
+    other = scale.clone() if kept else mine
+    del scale
+    packed.pack([values, other])
+    assert packed.block([values, other]) is not block
+    other.zero_()
+    assert mine == (3 if kept else 0)
