@@ -95,13 +95,22 @@ def _parameters(patches: Patches) -> None:
             return original if tensor is None else read(tensor)
 
         def __set__(self, tensor: torch.Tensor, value: torch.Tensor) -> None:
-            if torch.overrides.has_torch_function((tensor,)):
+            if torch.overrides.has_torch_function((tensor,)) and _has_a_function_of_its_own(tensor):
                 torch.overrides.handle_torch_function(original.__set__, (tensor,), tensor, value)
             else:
                 write(tensor, value)
 
     patches.set(torch.Tensor, "data", Data())
     patches.set(torch, "_has_compatible_shallow_copy_type", has_compatible)
+
+
+def _has_a_function_of_its_own(tensor: torch.Tensor) -> bool:
+    """Whether a class wants to hear of `p.data = q`; torch's own function would only call what is replaced here."""
+    function = type(tensor).__torch_function__
+    return (
+        not issubclass(type(tensor), SimTensor)
+        and function.__func__ is not torch.Tensor.__torch_function__.__func__
+    )
 
 
 def _plain(tensor: torch.Tensor) -> bool:
@@ -117,7 +126,7 @@ def _replace(tensor: torch.Tensor, value: torch.Tensor) -> None:
         fresh = value.detach()
     if wants_gradient and not fresh.is_inference():
         fresh.requires_grad_()
-    host_class = getattr(tensor, "_sim_host_class", type(tensor))
+    host_class = getattr(tensor, "_sim_host_class", getattr(type(tensor), "host_class", type(tensor)))
     torch._C._swap_tensor_impl(tensor, fresh)
     if isinstance(value, SimTensor):
         if not isinstance(tensor, SimTensor):
