@@ -20,18 +20,18 @@ from operator import setitem
 from typing import Any
 
 import torch
-from torch import nn
 
 from .areas import Areas
 from .lane import Event, Lane, where_else
 from .ledger import Ledger
+from .masters import Masters
 from .occupant import Exchange, Occupant, count_writes, masters_of
-from .parts import bytes_as_stored, distinct_parts, parts_of
+from .parts import bytes_as_stored
 from .prediction import Prediction
 from .profiling import named
 from .schedule import Fetch, Region
-from .slots import Slots, layout_of, packed_bytes, why_unmovable
-from .stacks import Layer, Stack, is_compiled, stack_layers, why_left
+from .slots import Slots, layout_of, packed_bytes
+from .stacks import Layer, Stack, is_compiled, stack_layers
 from .tiers import Tier
 from .trace import Trace
 from .units import Units, room_to_split_for, streamable
@@ -91,9 +91,9 @@ class Streamer:
         self._slots: Slots | None = None
         self._areas = Areas([], 0)
         self._running: dict[int, Occupant] = {}  # units that run out of slots, the outermost first
+        self._masters = Masters(self._layers, self._units, tier, self._running)
         self._innermost = -1  # the unit that runs inside all others
         self._torn = False  # whether an interrupt has left the plan half done
-        self._left: set[int] = set()  # units of layers that are ComfyUI's, whole
         self._idle: set[int] = set()  # units that had nothing to copy when weights were last moved
         self._held: dict[int, Occupant] = {}
         self._leaving: list[tuple[Region, Event]] = []  # memory that was given up, and when it is free
@@ -112,7 +112,7 @@ class Streamer:
     @property
     def layers(self) -> tuple[Layer, ...]:
         """The layers that this streamer runs."""
-        return tuple(layer for index, layer in enumerate(self._layers) if index not in self._left)
+        return self._masters.layers
 
     @property
     def is_installed(self) -> bool:
@@ -125,20 +125,18 @@ class Streamer:
         with _planning:
             self._installed = True
             self._tier.begin_use()
-            self._find_left()
+            self._masters.find_left()
             self._trace.begin_use()
             self._prediction = Prediction(self._units.groups, self._units.last_use(self._trace))
             self._forget_slots()
-            count_writes(
-                distinct_parts(p for u in self._units.all for p in u.parameters() if self._is_to_copy(p))
-            )
+            count_writes(self._masters.parts())
             self._wrap()
 
     def adjust(self) -> None:
         """Hear that weights have been moved to the device or back: wrap what is to be copied now, and only that."""
         with _planning:
             if self.is_installed:
-                self._find_left()
+                self._masters.find_left()
                 self._wrap()
 
     def uninstall(self) -> None:
@@ -156,7 +154,11 @@ class Streamer:
 
     def staying(self) -> list[Layer]:
         """Return the layers of which nothing is copied when they run."""
-        return [layer for layer in self.layers if not any(map(self._is_to_copy, layer.module.parameters()))]
+        return [
+            layer
+            for layer in self.layers
+            if not any(map(self._masters.are_to_copy, layer.module.parameters()))
+        ]
 
     def streams(self, name: str) -> bool:
         """Tell whether the parameter of this name belongs to one of the layers."""
@@ -164,14 +166,13 @@ class Streamer:
 
     def streamed_bytes(self) -> int:
         """Return what one pass copies now; resident weights are not copied."""
-        return sum(self._sizes())
+        return sum(self._masters.sizes())
 
     def pack(self) -> None:
         """Bring the masters of every unit into the form that copies fastest."""
         self._lane.settle()  # the masters move, and memory that a copy reads must not be unpinned
         packed: set[int] = set()
-        for index in range(len(self._units.all)):
-            masters = masters_of(self._exchanges(index))
+        for masters in self._masters.of_each():
             # A weight that an earlier one uses, too, is in that one's block, and can only be in one.
             if packed.isdisjoint(map(id, masters)):
                 self._tier.pack(masters)
@@ -180,7 +181,7 @@ class Streamer:
     def allocate(self) -> None:
         """Take the slots' memory now, so that nobody else plans with it: as much as the streamed layers need."""
         with _planning:
-            areas = self._plan(self._sizes())
+            areas = self._plan(self._masters.sizes())
             if self._slots is None or areas.capacity > self.slot_bytes:
                 self.free()
                 slots = Slots(areas.capacity, self._lane.device)
@@ -292,7 +293,7 @@ class Streamer:
         occupant = self._held.get(index)
         if occupant is not None and occupant.is_current():
             return occupant
-        exchanges = self._exchanges(index)
+        exchanges = self._masters.of(index)
         return self._bring(index, position, exchanges) if exchanges else None
 
     def _bring(self, index: int, position: int, exchanges: Sequence[Exchange]) -> Occupant:
@@ -321,11 +322,11 @@ class Streamer:
             return
         if not self._ahead:
             for following in self._prediction.expected[position + 1 : position + 2]:
-                self._tier.expect(masters_of(self._exchanges(following)))
+                self._tier.expect(masters_of(self._masters.of(following)))
             return
         for fetch in self._areas.ahead(self._running, position):
             self._evict(fetch.evicted)  # in any case: the plan gives their memory to others from here on
-            exchanges = self._exchanges(fetch.layer)
+            exchanges = self._masters.of(fetch.layer)
             if packed_bytes(masters_of(exchanges)) == self._areas.sizes[fetch.layer]:
                 self._put(fetch, exchanges)
             else:  # its weights have been moved since the plan was made; it is copied when it runs
@@ -389,7 +390,7 @@ class Streamer:
     def _forget_slots(self) -> None:
         """Empty the slots, and plan anew for what is to be copied now."""
         self._give_up_all()
-        areas = self._plan(self._sizes())
+        areas = self._plan(self._masters.sizes())
         if areas.capacity > self.slot_bytes or self._running:
             self.free()  # they are too small now, or another thread is still in them
         else:
@@ -400,36 +401,12 @@ class Streamer:
         # Where layers in between stay, larger ones become neighbours, for whom no more room was planned.
         return Areas(sizes, self._units.layers, self.footprint, ahead=self._ahead)
 
-    def _sizes(self) -> list[int]:
-        """Return what each unit takes in the slots now; resident weights take nothing."""
-        return [packed_bytes(masters_of(self._exchanges(index))) for index in range(len(self._units.all))]
-
     def _wrap(self) -> None:
         """Wrap the units that have weights to copy; every layer until a use has told how often it runs."""
         unknown = self._units.layers if self._trace.passes is None else 0
-        self._idle = {index for index in range(len(self._units.all)) if not self._exchanges(index)}
+        self._idle = {index for index in range(len(self._units.all)) if not self._masters.of(index)}
         for index, unit in enumerate(self._units.all):
             if index < unknown or index not in self._idle:
                 wrap(unit.module, index, self)
             elif wrapper_of(unit.module) is not None:
                 unwrap(unit.module)
-
-    def _find_left(self) -> None:
-        """Note which layers cannot be taken apart: of such a one, nothing is copied."""
-        left = [layer for layer in self._layers if why_left(layer) is not None]
-        modules = {id(module) for layer in left for module in (layer.module, *layer.parts)}
-        self._left = {i for i, unit in enumerate(self._units.all) if id(unit.module) in modules}
-
-    def _is_to_copy(self, parameter: nn.Parameter) -> bool:
-        return self._tier.holds(parameter) and why_unmovable(parameter) is None
-
-    def _exchanges(self, index: int) -> Sequence[Exchange]:
-        if index in self._left:
-            return []
-        if index in self._running:  # its masters are not in the module now
-            return self._running[index].exchanges
-        return [
-            Exchange(parameters, name, parameter, parts_of(parameter))
-            for parameters, name in self._units.all[index].entries
-            if (parameter := parameters.get(name)) is not None and self._is_to_copy(parameter)
-        ]
