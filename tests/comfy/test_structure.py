@@ -154,13 +154,14 @@ def test_statistics_parameters_and_modules_of_their_own_stay_beside_the_stacks()
 
 
 class Quantised(torch.Tensor):
-    """Bytes that are no plain tensor."""
+    """Bytes that are no plain tensor, with what it takes to read them beside."""
 
 
 def quantised() -> nn.Module:
     """Return a block of which one weight cannot be taken apart."""
     block = Block()
     block.first.weight = nn.Parameter(torch.ones(2, 2).as_subclass(Quantised), requires_grad=False)
+    block.first.weight.scale = torch.ones(2)
     return block
 
 
