@@ -40,6 +40,11 @@ def parts_of(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return tuple(part for name in names for part in parts_of(getattr(tensor, name)))
 
 
+def kind_of(tensor: torch.Tensor) -> Any:
+    """Return the class of a weight; that which it had before, while parts of it rest in a file."""
+    return getattr(type(tensor), "guards", type(tensor))
+
+
 def distinct_parts(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     """Return the parts of some weights, each once."""
     return list({id(part): part for tensor in tensors for part in parts_of(tensor)}.values())
@@ -55,7 +60,7 @@ def bytes_as_stored(part: torch.Tensor) -> torch.Tensor:
 
 def why_whole(tensor: torch.Tensor) -> str | None:
     """Return why a weight cannot be taken apart and put together again, or None when it can."""
-    kind = type(tensor)
+    kind = kind_of(tensor)
     if kind in PLAIN:
         return None
     if _is_wrapper(tensor):
@@ -77,7 +82,7 @@ def assemble(like: torch.Tensor, parts: Iterator[torch.Tensor]) -> torch.Tensor:
         like: what it shall be like in all but its bytes.
         parts: its bytes, in the order of `parts_of`; as many as that has are taken.
     """
-    kind: Any = type(like)
+    kind = kind_of(like)
     if kind in PLAIN:
         return next(parts)
     whole: torch.Tensor
@@ -96,7 +101,7 @@ def assemble(like: torch.Tensor, parts: Iterator[torch.Tensor]) -> torch.Tensor:
 
 def form_of(tensor: torch.Tensor) -> Hashable | None:
     """Return what two weights have in common that differ in their bytes only; None where that cannot be told."""
-    kind = type(tensor)
+    kind = kind_of(tensor)
     if kind in PLAIN:
         return tensor.dtype, tensor.shape, tensor.stride()
     if not _is_wrapper(tensor):
@@ -120,7 +125,7 @@ def _comes_back(tensor: torch.Tensor) -> bool:
     try:
         twin = assemble(tensor, iter(parts))
         return (
-            type(twin) is type(tensor)
+            type(twin) is kind_of(tensor)
             and (twin.shape, twin.dtype, twin.device) == (tensor.shape, tensor.dtype, tensor.device)
             and isinstance(twin, nn.Parameter) == isinstance(tensor, nn.Parameter)
             and list(map(id, parts_of(twin))) == list(map(id, parts))

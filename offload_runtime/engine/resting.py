@@ -24,7 +24,7 @@ from torch import nn
 from .profiling import named
 from .weight_file import FileTensor, WeightFile, bytes_of
 
-_without_dispatch = torch._C.DisableTorchFunctionSubclass
+without_dispatch = torch._C.DisableTorchFunctionSubclass
 
 
 class Rest:
@@ -36,16 +36,20 @@ class Rest:
         self.checksum = checksum
         self._lock = threading.RLock()
         self._tensors: list[weakref.ref[torch.Tensor]] = []
+        self._woken: list[weakref.ref[torch.Tensor]] = []
+        self._waiting: list[Callable[[], object]] = []
 
-    def lay(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Let parameters rest here; they had these very bytes."""
+    def lay(self, parts: Iterable[torch.Tensor]) -> None:
+        """Let weights, or parts of weights, rest here; they had these very bytes."""
         stored = self.stored
         count = stored.nbytes // stored.dtype.itemsize
         below = self.file.map().view(stored.start, count, stored.dtype)
-        for parameter in parameters:
-            view(parameter, below.view(stored.shape))
-            parameter._is_param = True
-            self.join(parameter)
+        for part in parts:
+            is_parameter = isinstance(part, nn.Parameter)
+            view(part, below.view(stored.shape))
+            if is_parameter:
+                part._is_param = True
+            self.join(part)
 
     def join(self, tensor: torch.Tensor) -> torch.Tensor:
         """Make a tensor that views the place a resting one, too."""
@@ -69,13 +73,26 @@ class Rest:
         Raises:
             WeightFileError: the file does not have it any more.
         """
-        with self._lock, _without_dispatch():
+        with self._lock, without_dispatch():
             tensors = [tensor for reference in self._tensors if (tensor := reference()) is not None]
             if not tensors:
                 return  # another thread has just done it
             memory = self.read()
+            self._woken = [weakref.ref(tensor) for tensor in tensors]
             for tensor in tensors:
                 view(tensor, memory.as_strided(tensor.shape, tensor.stride()))
+            waiting, self._waiting = self._waiting, []
+        for tell in waiting:
+            tell()
+
+    def call_when_awake(self, tell: Callable[[], object]) -> None:
+        """Call somebody once, when the weight has been read into memory."""
+        with self._lock:
+            self._waiting.append(tell)
+
+    def woken(self) -> list[torch.Tensor]:
+        """Return the tensors that rested here until the weight was read into memory."""
+        return [tensor for reference in self._woken if (tensor := reference()) is not None]
 
     def read(self) -> torch.Tensor:
         """Return a copy of the weight."""
@@ -114,8 +131,8 @@ class Resting(torch.Tensor):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Answer what needs no values, read what is only copied, and wake it for everything else."""
-        answer = _ANSWERS.get(func) or _ANSWERS.get(getattr(func, "__name__", None), _awake)
-        with _without_dispatch():
+        answer = answer_to(func)
+        with without_dispatch():
             return answer(func, args, kwargs or {})
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
@@ -129,7 +146,7 @@ class Resting(torch.Tensor):
 
 def view(tensor: torch.Tensor, memory: torch.Tensor) -> None:
     """Let a tensor, the same object, view other memory; it does not rest afterwards."""
-    with torch.inference_mode(), _without_dispatch():  # weights made by a ComfyUI node are inference tensors
+    with torch.inference_mode(), without_dispatch():  # weights made by a ComfyUI node are inference tensors
         tensor.set_(memory.untyped_storage(), memory.storage_offset(), memory.shape, memory.stride())
         rest = rest_of(tensor)
         if rest is not None:
@@ -154,7 +171,12 @@ def read_ahead(tensor: torch.Tensor) -> None:
         rest.file.read_ahead(rest.stored)
 
 
-_Answer = Callable[[Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any]
+def answer_to(func: Callable[..., Any]) -> Answer:
+    """Return how a resting tensor answers one of torch's functions."""
+    return _ANSWERS.get(func) or _ANSWERS.get(getattr(func, "__name__", None), _awake)
+
+
+Answer = Callable[[Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any]
 
 
 def _awake(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -163,17 +185,17 @@ def _awake(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, A
     return func(*args, **kwargs)
 
 
-def _as_it_is(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def as_it_is(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return func(*args, **kwargs)
 
 
-def _alias(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def alias(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     rest = rest_of(args[0])
     alias = func(*args, **kwargs)
     return alias if rest is None else rest.join(alias)
 
 
-def _copied(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def copied(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Convert a weight: what comes out is a copy of it, or itself where there is nothing to convert."""
     tensor, *others = args
     rest = rest_of(tensor)
@@ -275,20 +297,18 @@ _QUESTIONS = (
 _CONVERSIONS = ("to", "float", "half", "bfloat16", "double", "clone", "cpu", "cuda")
 
 
-def _answers() -> dict[Any, _Answer]:
+def _answers() -> dict[Any, Answer]:
     # What is missing here only costs memory: the weight is woken. Methods go by their names: there are packs that
     # wrap those of torch.
     tensor: Any = torch.Tensor
-    answers: dict[Any, _Answer] = {
-        getattr(tensor, n).__get__: _as_it_is for n in _FACTS if hasattr(tensor, n)
-    }
+    answers: dict[Any, Answer] = {getattr(tensor, n).__get__: as_it_is for n in _FACTS if hasattr(tensor, n)}
     answers |= {
-        tensor.data.__get__: _alias,
+        tensor.data.__get__: alias,
         tensor.data.__set__: _set_data,
-        tensor.requires_grad.__set__: _as_it_is,
+        tensor.requires_grad.__set__: as_it_is,
     }
-    answers |= dict.fromkeys(_QUESTIONS, _as_it_is) | dict.fromkeys(_CONVERSIONS, _copied)
-    return answers | {"detach": _alias, "copy_": _copy_from, nn.functional.embedding: _looked_up}
+    answers |= dict.fromkeys(_QUESTIONS, as_it_is) | dict.fromkeys(_CONVERSIONS, copied)
+    return answers | {"detach": alias, "copy_": _copy_from, nn.functional.embedding: _looked_up}
 
 
 _ANSWERS = _answers()

@@ -1,0 +1,111 @@
+"""Quantised weights at rest: wrappers, subclasses of `torch.Tensor`, around parts of which some rest in a file.
+
+A wrapper's own operations take its parts without torch asking those first, so the wrapper has to be asked. It is the
+same object as before, of a class in between: that answers what needs no values, as a resting tensor does, and reads
+all parts into memory for everything else. Then it is of its own class again.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from .parts import assemble, kind_of, parts_of
+from .resting import Rest, Resting, alias, answer_to, as_it_is, copied, rest_of, without_dispatch
+
+_between: dict[type, type] = {}
+"""Class of a wrapper → the class that it is of while it rests."""
+
+
+class RestingWrapper(torch.Tensor):
+    """What a wrapper is of, beside its own class, while parts of it rest."""
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Answer what needs no values, and read the parts of all resting wrappers for everything else."""
+        kwargs = kwargs or {}
+        answer, wrapper = answer_to(func), args[0] if args else None
+        if isinstance(wrapper, RestingWrapper):
+            if answer is as_it_is:
+                with without_dispatch():
+                    return func(*args, **kwargs)
+            if answer is copied and _changes_nothing(func, wrapper, args, kwargs):
+                return wrapper
+            if answer is alias:
+                return _alias(wrapper)
+        for resting in list(_resting((args, kwargs))):
+            wake(resting)
+        return func(*args, **kwargs)
+
+
+def guard(wrapper: torch.Tensor) -> None:
+    """Let a wrapper be asked first, if any part of it rests."""
+    kind, rests = kind_of(wrapper), list(_rests(wrapper))
+    if not rests:
+        return
+    if kind not in _between:
+        members = {"__module__": kind.__module__, "guards": kind}
+        _between[kind] = type(kind.__name__, (RestingWrapper, kind), members)
+    wrapper.__class__ = _between[kind]
+    reference = weakref.ref(wrapper)
+    for rest in rests:
+        rest.call_when_awake(lambda: _settle(reference()))
+
+
+def wake(wrapper: torch.Tensor) -> None:
+    """Read all parts of a wrapper into memory, and let it be of its own class again.
+
+    Raises:
+        WeightFileError: the file does not have one of them any more.
+    """
+    for rest in list(_rests(wrapper)):
+        rest.wake()
+    _settle(wrapper)
+
+
+def _settle(wrapper: torch.Tensor | None) -> None:
+    if isinstance(wrapper, RestingWrapper) and not any(True for _ in _rests(wrapper)):
+        wrapper.__class__ = kind_of(wrapper)
+
+
+def _alias(wrapper: torch.Tensor) -> torch.Tensor:
+    """Return another wrapper of the same parts; torch's own way would let the class copy some of them."""
+    with torch.inference_mode(wrapper.is_inference()):
+        parts = [part.detach() for part in parts_of(wrapper)]
+        twin = assemble(wrapper, iter(parts))
+    twin.__dict__.pop("_is_param", None)
+    guard(twin)
+    return twin
+
+
+def _changes_nothing(
+    func: Callable[..., Any], wrapper: torch.Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> bool:
+    """Tell whether a conversion would return the weight itself."""
+    if "memory_format" in kwargs:
+        return False
+    probe = torch.empty((0,) * max(1, wrapper.ndim), dtype=wrapper.dtype)
+    return func(probe, *args[1:], **kwargs) is probe
+
+
+def _rests(wrapper: torch.Tensor) -> Iterator[Rest]:
+    yield from filter(None, map(rest_of, parts_of(wrapper)))
+
+
+def _resting(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, (Resting, RestingWrapper)):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _resting(item)
+    elif isinstance(value, dict):
+        yield from _resting(list(value.values()))
