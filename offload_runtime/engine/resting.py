@@ -28,9 +28,16 @@ _without_dispatch = torch._C.DisableTorchFunctionSubclass
 
 
 class Rest:
-    """The place of one weight in a file, and all tensors that view it there: tied ones, and aliases."""
+    """The place of one weight in a file, and all tensors that view it there: tied ones, and aliases.
 
-    def __init__(self, file: WeightFile, stored: FileTensor, checksum: int) -> None:
+    Args:
+        file: the file.
+        stored: where in it.
+        checksum: of its bytes. None where nobody has read them yet: it is taken when they are first read, and until
+            then the weight can only be read if nothing at all has happened to the file.
+    """
+
+    def __init__(self, file: WeightFile, stored: FileTensor, checksum: int | None) -> None:
         self.file = file
         self.stored = stored
         self.checksum = checksum
@@ -87,7 +94,7 @@ class Rest:
     def read_into(self, target: torch.Tensor) -> None:
         """Read the weight into a contiguous CPU tensor of its dtype and shape."""
         with named("read", self.stored.name):
-            self.file.read_into(bytes_of(target), self.stored, self.checksum)
+            self.checksum = self.file.read_into(bytes_of(target), self.stored, self.checksum)
 
     def read_rows(self, rows: list[int]) -> torch.Tensor | None:
         """Return some rows of a matrix, or None when all of it has to be read."""
@@ -97,6 +104,8 @@ class Rest:
         with torch.inference_mode(False):
             copied = torch.empty(len(rows), stored.shape[1], dtype=stored.dtype)
         with named("read rows of", stored.name):
+            if self.checksum is None:  # rows alone would never tell
+                self.checksum = self.file.checksum(stored)
             return copied if self.file.read_rows(bytes_of(copied), stored, rows) else None
 
 
