@@ -134,6 +134,17 @@ class MappedWeights:
                 {tuple(map(id, laid.live())): laid for laid in self._laid if laid.live()}.values()
             )
 
+    @property
+    def unread(self) -> int:
+        """How many weights that rest nobody has read whole yet; they cannot be told from others if the file changes."""
+        return sum(laid.rest.checksum is None and bool(laid.live()) for laid in self._laid)
+
+    def take_checksums(self) -> None:
+        """Read what nobody has read yet, so that it does not matter afterwards if the file is replaced or moved."""
+        for laid in list(self._laid):
+            if laid.live():
+                laid.rest.take_checksum()
+
     def written_bytes(self, tensor: torch.Tensor) -> int:
         """Return how much memory a weight that rests takes all the same: of pages that somebody has written to."""
         rest = rest_of(tensor)

@@ -33,8 +33,8 @@ class Rest:
     Args:
         file: the file.
         stored: where in it.
-        checksum: of its bytes. None where nobody has read them yet: it is taken when they are first read, and until
-            then the weight can only be read if nothing at all has happened to the file.
+        checksum: of its bytes. None where nobody has read them yet: it is taken when they are first read whole, and
+            until then the weight can only be read if nothing at all has happened to the file.
     """
 
     def __init__(self, file: WeightFile, stored: FileTensor, checksum: int | None) -> None:
@@ -96,6 +96,11 @@ class Rest:
         with named("read", self.stored.name):
             self.checksum = self.file.read_into(bytes_of(target), self.stored, self.checksum)
 
+    def take_checksum(self) -> None:
+        """Take the checksum, if nobody has read the weight yet and nothing has happened to the file."""
+        if self.checksum is None:
+            self.checksum = self.file.checksum(self.stored)
+
     def read_rows(self, rows: list[int]) -> torch.Tensor | None:
         """Return some rows of a matrix, or None when all of it has to be read."""
         stored = self.stored
@@ -104,8 +109,6 @@ class Rest:
         with torch.inference_mode(False):
             copied = torch.empty(len(rows), stored.shape[1], dtype=stored.dtype)
         with named("read rows of", stored.name):
-            if self.checksum is None:  # rows alone would never tell
-                self.checksum = self.file.checksum(stored)
             return copied if self.file.read_rows(bytes_of(copied), stored, rows) else None
 
 

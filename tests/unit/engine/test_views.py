@@ -195,7 +195,7 @@ def _replace(file: Path) -> None:
 READS: dict[str, Callable[[nn.Parameter], torch.Tensor]] = {
     "copy_": lambda weight: torch.zeros(*SHAPE).copy_(weight),
     "an operation": lambda weight: weight + 0,
-    "look-up": lambda weight: nn.functional.embedding(torch.arange(SHAPE[0]), weight),
+    "look-up": lambda weight: nn.functional.embedding(torch.tensor([3, 5, SHAPE[0] - 1]), weight),
 }
 
 
@@ -219,9 +219,33 @@ def test_after_the_first_read_a_change_that_leaves_the_bytes_does_not_matter(
 ) -> None:
     MappedWeights().adopt(weights, [file])
     weight = weights["layers.2.weight"]
-    READS[how](weight)
+    expected = READS[how](nn.Parameter(_values()["layers.2.weight"], requires_grad=False))
+    weight.clone()
     change(file)
-    assert torch.equal(READS[how](weight), _values()["layers.2.weight"])
+    assert torch.equal(READS[how](weight), expected)
+
+
+def test_nor_does_it_where_the_checksums_were_taken_without_a_use(weights: Weights, file: Path) -> None:
+    mapped = MappedWeights()
+    mapped.adopt(weights, [file])
+    assert mapped.unread == len(weights)
+    mapped.take_checksums()
+    assert mapped.unread == 0
+    _replace(file)
+    assert all(torch.equal(weights[name].clone(), expected) for name, expected in _values().items())
+
+
+@pytest.mark.parametrize("change", [_rewrite, _rewrite_and_keep_the_time])
+def test_checksums_are_not_taken_of_a_file_that_has_changed(
+    weights: Weights, file: Path, change: Callable[[Path], None]
+) -> None:
+    mapped = MappedWeights()
+    mapped.adopt(weights, [file])
+    change(file)
+    mapped.take_checksums()
+    last = max(weights.values(), key=lambda weight: weight.rest.stored.start)  # type: ignore[attr-defined]
+    with pytest.raises(WeightFileError):
+        last.clone()
 
 
 @pytest.mark.parametrize("change", [_rewrite, _rewrite_and_keep_the_time])
