@@ -16,6 +16,11 @@ def private_bytes(file: Path) -> int:
     return sum(count for _, count in _mappings(file))
 
 
+def read_by_this_process() -> int:
+    """Return the bytes that this process has read until now, from the disk or not, and `/proc` included."""
+    return int(re.findall(r"(?m)^rchar: (\d+)", Path("/proc/self/io").read_text())[0])
+
+
 def _mappings(file: Path) -> list[tuple[range, int]]:
     found: list[tuple[range, int]] = []
     for part in re.split(r"(?m)^(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text()):

@@ -21,7 +21,7 @@ MOST = 0.5
 
 
 class FileLayers:
-    """What files hold of a model, compared byte by byte; the model stays as it is until `lay`.
+    """What files hold of a model, to the last bit; the model stays as it is until `lay`.
 
     Args:
         model: the model.
@@ -33,11 +33,10 @@ class FileLayers:
     """
 
     def __init__(self, model: nn.Module, stacks: Sequence[Stack], files: Sequence[Path]) -> None:
-        record = record_of(model)
+        self._record = record = record_of(model)
         record.rest.while_used_by(self)  # or what rests there for an earlier user may come back in between
-        self._mapped = mapped = record.mapped
         movable = _movable(model, stacks)
-        self._found = mapped.find(movable, files, itertools.chain(model.parameters(), model.buffers()))
+        self._found = record.mapped.find(movable, files, itertools.chain(model.parameters(), model.buffers()))
         held = {layer: self._held(layer) for layer in stack_layers(stacks)}
         whole = {layer: size for layer, size in held.items() if size > MOST * parameter_bytes(layer.module)}
         self.bytes = sum(whole.values())
@@ -46,11 +45,12 @@ class FileLayers:
 
     def lay(self) -> None:
         """Let these layers rest in the file, and the tables with them."""
-        self._mapped.lay(self._found, self._rests)
+        self._record.mapped.lay(self._found, self._rests)
+        self._record.rest.read_the_rest_later()
 
     def _held(self, layer: Layer) -> int:
         parameters = {id(p): p for p in layer.module.parameters()}.values()
-        return sum(p.nbytes for p in parameters if p in self._found or self._mapped.holds(p))
+        return sum(p.nbytes for p in parameters if p in self._found or self._record.mapped.holds(p))
 
 
 def _movable(model: nn.Module, stacks: Sequence[Stack]) -> dict[str, nn.Parameter]:

@@ -8,9 +8,12 @@ the file instead (`resting`). A model larger than memory then runs.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,9 +21,12 @@ import torch
 from torch import nn
 
 from ..errors import WeightFileError
+from .mapping import Areas, Memory
 from .resting import Rest, Resting, rest_of
 from .slots import why_unmovable
-from .weight_file import FileTensor, WeightFile, bytes_of
+from .weight_file import Bytes, WeightFile, bytes_of
+
+_WORKERS = min(4, os.cpu_count() or 1)
 
 
 class _Weight(NamedTuple):
@@ -109,14 +115,11 @@ class MappedWeights:
                 file.map()
             except (OSError, ValueError):
                 continue
-            left = []
-            for weight in missing:
-                tensor = _find(weight, file)
-                if tensor is None:
-                    left.append(weight)
-                else:
-                    found.append((weight, Rest(file, *tensor)))
-            missing = left
+            areas = Areas()
+            with ThreadPoolExecutor(_WORKERS) as workers:
+                rests = list(workers.map(_find, missing, repeat(file), repeat(areas)))
+            found += [(weight, rest) for weight, rest in zip(missing, rests, strict=True) if rest is not None]
+            missing = [weight for weight, rest in zip(missing, rests, strict=True) if rest is None]
         return Found(found)
 
     def lay(self, found: Found, parameters: Iterable[nn.Parameter]) -> None:
@@ -130,6 +133,17 @@ class MappedWeights:
             self._laid = list(
                 {tuple(map(id, laid.live())): laid for laid in self._laid if laid.live()}.values()
             )
+
+    @property
+    def unread(self) -> int:
+        """How many weights that rest nobody has read whole yet; they cannot be told from others if the file changes."""
+        return sum(laid.rest.checksum is None and bool(laid.live()) for laid in self._laid)
+
+    def take_checksums(self) -> None:
+        """Read what nobody has read yet, so that it does not matter afterwards if the file is replaced or moved."""
+        for laid in list(self._laid):
+            if laid.live():
+                laid.rest.take_checksum()
 
     def written_bytes(self, tensor: torch.Tensor) -> int:
         """Return how much memory a weight that rests takes all the same: of pages that somebody has written to."""
@@ -162,9 +176,10 @@ class MappedWeights:
             weights = _weights({str(number): parameter for number, parameter in enumerate(tied)})
             if len(weights) != 1 or not rest.file.is_unchanged():
                 continue
-            if rest.file.checksum_if_equal(rest.stored, bytes_of(tied[0])) is not None:
+            checksum = rest.file.checksum_if_equal(rest.stored, _memory_of(tied[0]))
+            if checksum is not None:
                 # A place of its own: whoever has an alias of the weight in memory keeps it.
-                again = Rest(rest.file, rest.stored, rest.checksum)
+                again = Rest(rest.file, rest.stored, checksum)
                 again.lay(tied)
                 self._laid[index] = laid._replace(rest=again)
 
@@ -174,7 +189,7 @@ class MappedWeights:
             # Where the file has changed, too, the writes stay; whoever uses such a weight hears of it.
             with contextlib.suppress(WeightFileError):
                 for laid in self._laid:
-                    if laid.rest.file is file and file.differs(laid.rest.stored):
+                    if laid.rest.file is file and file.differs(laid.rest.stored, file.map()):
                         laid.rest.wake()
                 file.drop_written()
 
@@ -257,16 +272,36 @@ def _is_one(parameters: Sequence[nn.Parameter]) -> bool:
     return alike and all(type(p) is nn.Parameter and why_unmovable(p) is None for p in parameters)
 
 
-def _find(weight: _Weight, file: WeightFile) -> tuple[FileTensor, int] | None:
-    """Return the tensor of a file that has the bytes of a weight, and their checksum."""
+def _find(weight: _Weight, file: WeightFile, areas: Areas) -> Rest | None:
+    """Return where in a file the bytes of a weight are.
+
+    A weight that is itself a view of the file in memory is not read, except where somebody has written to it. Other
+    memory of files is not read directly: where the file was cut off, that ends the process.
+    """
     parameter = weight.parameters[0]
+    address = parameter.data_ptr()
     alike = file.by_kind.get((parameter.dtype, tuple(parameter.shape)), ())
-    data = bytes_of(parameter)
+    area = areas.at(address, parameter.nbytes)
+    data = _memory_of(parameter)
+    if area is not None:
+        data = Memory(address).read
+        ours = areas.at(file.map().address, 1)
+        if ours is not None and area.file == ours.file:
+            start = address - area.memory.address
+            alike = [tensor for tensor in alike if tensor.start == start]
+            with contextlib.suppress(OSError):
+                same = alike and not file.differs(alike[0], area.memory)
+                return Rest(file, alike[0], None) if same else None
     for tensor in sorted(alike, key=lambda other: -_common_suffix(weight.name, other.name)):
         checksum = file.checksum_if_equal(tensor, data)
         if checksum is not None:
-            return tensor, checksum
+            return Rest(file, tensor, checksum)
     return None
+
+
+def _memory_of(tensor: torch.Tensor) -> Bytes:
+    data = bytes_of(tensor)
+    return lambda start, end: data[start:end]
 
 
 def _common_suffix(one: str, other: str) -> int:

@@ -28,9 +28,16 @@ without_dispatch = torch._C.DisableTorchFunctionSubclass
 
 
 class Rest:
-    """The place of one weight in a file, and all tensors that view it there: tied ones, and aliases."""
+    """The place of one weight in a file, and all tensors that view it there: tied ones, and aliases.
 
-    def __init__(self, file: WeightFile, stored: FileTensor, checksum: int) -> None:
+    Args:
+        file: the file.
+        stored: where in it.
+        checksum: of its bytes. None where nobody has read them yet: it is taken when they are first read whole, and
+            until then the weight can only be read if nothing at all has happened to the file.
+    """
+
+    def __init__(self, file: WeightFile, stored: FileTensor, checksum: int | None) -> None:
         self.file = file
         self.stored = stored
         self.checksum = checksum
@@ -104,7 +111,12 @@ class Rest:
     def read_into(self, target: torch.Tensor) -> None:
         """Read the weight into a contiguous CPU tensor of its dtype and shape."""
         with named("read", self.stored.name):
-            self.file.read_into(bytes_of(target), self.stored, self.checksum)
+            self.checksum = self.file.read_into(bytes_of(target), self.stored, self.checksum)
+
+    def take_checksum(self) -> None:
+        """Take the checksum, if nobody has read the weight yet and nothing has happened to the file."""
+        if self.checksum is None:
+            self.checksum = self.file.checksum(self.stored)
 
     def read_rows(self, rows: list[int]) -> torch.Tensor | None:
         """Return some rows of a matrix, or None when all of it has to be read."""

@@ -15,6 +15,7 @@ import os
 import threading
 import weakref
 import zlib
+from collections.abc import Callable
 from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,12 +23,18 @@ from typing import Any, NamedTuple
 import torch
 
 from ..errors import WeightFileError
-from .mapping import Mapping, Stretch
+from .mapping import Mapping, Memory, Stretch
 
 _MAX_HEADER = 100_000_000
 """The size that the format itself allows a header."""
 
 _CHUNK = 1 << 18
+
+_SPOT = 1 << 12
+_SPOTS = 4
+
+Bytes = Callable[[int, int], object]
+"""Some bytes in memory: returns a buffer of those from the first index to before the second."""
 
 _DTYPES = {
     name: getattr(torch, attribute)
@@ -102,55 +109,95 @@ class WeightFile:
         with self._lock:
             return _identity(self._file) == self.identity
 
-    def checksum_if_equal(self, tensor: FileTensor, data: memoryview) -> int | None:
-        """Return the checksum of some bytes if they are those of a tensor in the file, or None."""
-        checksum, chunk = 0, bytearray(min(_CHUNK, tensor.nbytes))
-        for start in range(0, tensor.nbytes, _CHUNK):
-            part = memoryview(chunk)[: tensor.nbytes - start]
-            with self._lock:
-                if not _read(self._file, tensor.start + start, part) or part != data[start : start + _CHUNK]:
-                    return None
-            checksum = zlib.crc32(part, checksum)
+    def checksum_if_equal(self, tensor: FileTensor, data: Bytes) -> int | None:
+        """Return the checksum of some bytes if they are those of a tensor in the file, or None.
+
+        Most tensors that are tried are others, and differ nearly everywhere: a few spots are compared first.
+        """
+        size = tensor.nbytes
+        spots = [size * spot // _SPOTS for spot in range(_SPOTS)] + [size - _SPOT] if size > _CHUNK else []
+        if not all(self._same(tensor, start, data, bytearray(_SPOT)) for start in spots):
+            return None
+        checksum, buffer = 0, bytearray(min(_CHUNK, size))
+        for start in range(0, size, _CHUNK):
+            del buffer[size - start :]
+            if not self._same(tensor, start, data, buffer):
+                return None
+            checksum = zlib.crc32(buffer, checksum)
         return checksum
 
-    def read_into(self, data: memoryview, tensor: FileTensor, checksum: int) -> None:
-        """Read a tensor's bytes: those that had the checksum, or none; and over them what was written in memory.
+    def checksum(self, tensor: FileTensor) -> int | None:
+        """Return the checksum of a tensor's bytes, or None where they may not be those that were there before."""
+        if not self.is_unchanged():
+            return None
+        checksum, buffer = 0, bytearray(min(_CHUNK, tensor.nbytes))
+        for start in range(0, tensor.nbytes, _CHUNK):
+            del buffer[tensor.nbytes - start :]
+            with self._lock:
+                if not _read(self._file, tensor.start + start, memoryview(buffer)):
+                    return None
+            checksum = zlib.crc32(buffer, checksum)
+        return checksum if self.is_unchanged() else None
+
+    def _same(self, tensor: FileTensor, start: int, data: Bytes, buffer: bytearray) -> bool:
+        """Read a part of a tensor into a buffer, and tell whether it is that of the data."""
+        with self._lock:
+            if not _read(self._file, tensor.start + start, memoryview(buffer)):
+                return False
+        return buffer == data(start, start + len(buffer))  # only a bytearray compares at memory speed
+
+    def read_into(self, data: memoryview, tensor: FileTensor, checksum: int | None) -> int:
+        """Read a tensor's bytes, and over them what was written in memory.
+
+        Args:
+            data: where to.
+            tensor: which.
+            checksum: the bytes are those that have it, or none; None where it is not known yet, and then any change
+                of the file is one of the bytes.
+
+        Returns:
+            The checksum of the bytes in the file.
 
         Raises:
             WeightFileError: neither the file nor the one that has its name now has those bytes.
         """
         with self._lock:
-            if self._read_unchanged(data, tensor, checksum) and self._add_written(data, tensor):
-                return
+            found = self._read_unchanged(data, tensor, checksum)
+            if found is not None and self._add_written(data, tensor):
+                return found
+        way = "Put the same file back, or choose" if checksum is not None else "Choose"
         raise WeightFileError(
             f"the model file {self.path} has changed on disk since it was loaded, and its weight {tensor.name!r} "
-            "cannot be read any more; `layerwise` reads weights from there when they are used. Put the same file "
-            "back, or choose Unload Models and Execution Cache in ComfyUI's menu, so that it is loaded again"
+            f"cannot be read any more; `layerwise` reads weights from there when they are used. {way} Unload Models "
+            "and Execution Cache in ComfyUI's menu, so that it is loaded again"
         )
 
-    def _read_unchanged(self, data: memoryview, tensor: FileTensor, checksum: int) -> bool:
-        """Read the bytes that had a checksum, and tell whether they are still there.
+    def _read_unchanged(self, data: memoryview, tensor: FileTensor, checksum: int | None) -> int | None:
+        """Read the bytes that had a checksum, and return it, or None when they are not there any more.
 
-        While the file is unchanged nothing is added up. Once it is not, every read is checked, because it may
-        only have been touched, or moved, or written again with the same bytes; and then also the file that has
-        its name now will do.
+        While the file is unchanged nothing is added up that is known. Once it is not, every read is checked, because
+        it may only have been touched, or moved, or written again with the same bytes; and then also the file that
+        has its name now will do.
         """
         whole = _read(self._file, tensor.start, data)
-        if whole and (_identity(self._file) == self.identity or zlib.crc32(data) == checksum):
-            return True
+        unchanged = whole and _identity(self._file) == self.identity
+        if unchanged:
+            return zlib.crc32(data) if checksum is None else checksum
+        if checksum is None or (whole and zlib.crc32(data) == checksum):
+            return checksum
         with contextlib.suppress(OSError):
             successor = _open(self.path)
             if _read(successor, tensor.start, data) and zlib.crc32(data) == checksum:
                 self._close()
                 self._file, self._close = successor, weakref.finalize(self, successor.close)
-                return True
+                return checksum
             successor.close()
-        return False
+        return None
 
     def _add_written(self, data: memoryview, tensor: FileTensor) -> bool:
         """Put what was written in memory over a tensor's bytes; False where it is there no more."""
         for stretch in self.written(tensor):
-            found, start = self.map().read(stretch), stretch.start - tensor.start
+            found, start = self.map().read(*stretch), stretch.start - tensor.start
             if len(found) < stretch.end - stretch.start:
                 return False
             data[start : start + len(found)] = found
@@ -178,15 +225,18 @@ class WeightFile:
         """Tell whether anybody has written into the file's mapping."""
         return self._map is not None and any(self._map.written(0, len(self._map)))
 
-    def differs(self, tensor: FileTensor) -> bool:
-        """Tell whether a tensor is not the same any more in the file and in its mapping."""
-        chunk = bytearray(_CHUNK)
-        for start, end in self.written(tensor):
-            for at in range(start, end, _CHUNK):
-                part = memoryview(chunk)[: end - at]
+    def differs(self, tensor: FileTensor, memory: Memory) -> bool:
+        """Tell whether a tensor is not the same any more in the file and where the file is mapped.
+
+        Raises:
+            OSError: the system does not tell.
+        """
+        for stretch in memory.written(tensor.start, tensor.nbytes):
+            for start in range(stretch.start, stretch.end, _CHUNK):
+                buffer = bytearray(min(_CHUNK, stretch.end - start))
                 with self._lock:
-                    same = _read(self._file, at, part)
-                if not same or part != self.map().read(Stretch(at, at + len(part))):
+                    same = _read(self._file, start, memoryview(buffer))
+                if not same or buffer != memory.read(start, start + len(buffer)):
                     return True
         return False
 

@@ -16,7 +16,8 @@ import comfy.model_management as mm
 import models
 import pytest
 import torch
-from placing import place, policy
+from placing import PlacedObject, place, policy
+from safetensors.torch import load_file
 
 from offload_runtime.adapter import at_rest
 from offload_runtime.adapter.file_layers import FileLayers
@@ -248,4 +249,42 @@ def test_a_model_that_goes_with_its_last_clone_is_not_read_first(
     del value
     gc.collect()
     assert model() is None
+    delay.pass_by()
+
+
+def _place_views(family: models.Family, file: Path, value: Any) -> PlacedObject:
+    """Place an object whose loader left the weights in the file, as safetensors hands them out."""
+    model = models.patcher_of(value).model
+    loaded = load_file(models.save(model, file))
+    for name, parameter in model.named_parameters():
+        parameter.data = loaded[name]
+    return PlacedObject(family.slot, value, policy("layerwise"), [file])
+
+
+@pytest.mark.parametrize("change", [_replace, Path.unlink, os.utime])
+def test_views_of_the_file_do_not_need_it_to_stay_once_they_were_used_or_time_has_passed(
+    family: models.Family, file: Path, change: Callable[[Path], None], delay: Delay
+) -> None:
+    value = family.make()
+    expected = family.run(value)
+    placed = _place_views(family, file, value)
+    assert torch.equal(family.run(placed.value), expected)
+    delay.pass_by()
+    change(file)
+    assert torch.equal(family.run(placed.value), expected)
+    assert placed.row.applied == "layerwise"
+    state = {name: tensor + 0 for name, tensor in placed.patcher.model.state_dict().items()}
+    fresh = models.patcher_of(family.make()).model.state_dict()
+    assert all(torch.equal(state[name], fresh[name]) for name in fresh)
+
+
+def test_views_of_a_file_that_changes_before_they_were_used_are_an_error(
+    family: models.Family, file: Path, delay: Delay
+) -> None:
+    placed = _place_views(family, file, family.make())
+    _write_others(file)
+    with pytest.raises(
+        WeightFileError, match=r"model\.safetensors has changed on disk.*Choose Unload Models"
+    ):
+        family.run(placed.value)
     delay.pass_by()

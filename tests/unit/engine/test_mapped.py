@@ -14,6 +14,7 @@ from torch import nn
 
 from offload_runtime.engine import MappedWeights, PackedWeights
 from offload_runtime.errors import WeightFileError
+from scripts.process_memory import read_by_this_process
 
 MIB = 1024 * 1024
 
@@ -228,6 +229,22 @@ def test_weights_that_rest_are_packed_straight_from_the_file(
     assert packed.block(masters) is not None
     assert not any(map(mapped.holds, masters))
     assert all(torch.equal(p, v) for p, v in zip(masters, expected, strict=True))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("alike", ["their beginning", "their end", "nothing"])
+def test_tensors_of_the_same_shape_are_told_apart_without_reading_them(tmp_path: Path, alike: str) -> None:
+    """Where the names do not help, nearly every tensor that is tried is another one."""
+    values = [torch.randn(1024, 256) for _ in range(16)]  # 1 MiB each
+    for value in values:
+        half = {"their beginning": slice(0, 500), "their end": slice(524, 1024), "nothing": slice(0, 0)}
+        value[half[alike]] = 0
+    path = tmp_path / "model.safetensors"
+    save_file({f"{i:02}": value for i, value in enumerate(values)}, path)
+    weights = {str(id(v)): nn.Parameter(v, requires_grad=False) for v in reversed(values)}
+    before = read_by_this_process()
+    assert MappedWeights().adopt(weights, [path]) == 16 * MIB
+    assert read_by_this_process() - before < 20 * MIB
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
