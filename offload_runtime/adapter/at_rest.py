@@ -75,7 +75,7 @@ class Rest:
             return
         if self._weights.resting_bytes <= host_memory().available - RAM_RESERVE:
             with contextlib.suppress(WeightFileError):  # whoever uses the weight hears of it
-                self._weights.release_all(unless=self._is_used)
+                self._weights.release_all(model.parameters(), unless=self._is_used)
 
     def _is_used(self) -> bool:
         return any(use.alive for use in list(self._uses))

@@ -50,7 +50,8 @@ class FileLayers:
 
     def _held(self, layer: Layer) -> int:
         parameters = {id(p): p for p in layer.module.parameters()}.values()
-        return sum(p.nbytes for p in parameters if p in self._found or self._record.mapped.holds(p))
+        mapped = self._record.mapped
+        return sum(self._found.bytes_of(p) + mapped.bytes_at_rest(p) for p in parameters)
 
 
 def _movable(model: nn.Module, stacks: Sequence[Stack]) -> dict[str, nn.Parameter]:

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from ..engine import dtypes_in_file
+from ..engine.parts import distinct_parts
 from ..policy import is_link, upstream
 from . import hardware
 from .record import record_of
@@ -97,11 +98,11 @@ def _conversion(file: Path, socket: str, model: nn.Module) -> str | None:
     """Say that a file holds most of a model in another dtype than the model uses, if that is so."""
     stored, used, count, total = None, None, 0, 0
     dtypes = dtypes_in_file(file)
-    for parameter in model.parameters():
-        found = dtypes.get(tuple(parameter.shape), set())
-        total += parameter.nbytes
-        if found and parameter.dtype not in found:
-            stored, used, count = min(found, key=str), parameter.dtype, count + parameter.nbytes
+    for part in distinct_parts(model.parameters()):
+        found = dtypes.get(tuple(part.shape), set())
+        total += part.nbytes
+        if found and part.dtype not in found:
+            stored, used, count = min(found, key=str), part.dtype, count + part.nbytes
     if used is None or 2 * count < total:
         return None
     return f"its file {file.name} stores {_name(stored)}, and {_user(socket, used)} {_name(used)}"

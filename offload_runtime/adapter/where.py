@@ -25,7 +25,7 @@ def bytes_by_place(model: nn.Module) -> Counter[str]:
         if parameter.device.type != "cpu":
             places[str(parameter.device)] += size
             continue
-        in_file = size - mapped.written_bytes(parameter) if mapped.holds(parameter) else 0
+        in_file = mapped.bytes_at_rest(parameter)
         places += Counter({"file": in_file, "memory": size - in_file})  # without what is 0
     for device, pages in getattr(model, "dynamic_vbars", {}).items():
         places[str(device)] += int(pages.loaded_size())

@@ -11,6 +11,7 @@ import contextlib
 import os
 import threading
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat
@@ -22,28 +23,31 @@ from torch import nn
 
 from ..errors import WeightFileError
 from .mapping import Areas, Memory
+from .parts import distinct_parts, is_wrapper, parts_of
 from .resting import Rest, Resting, rest_of
-from .slots import why_unmovable
+from .resting_wrapper import guard, settle
 from .weight_file import Bytes, WeightFile, bytes_of
 
 _WORKERS = min(4, os.cpu_count() or 1)
 
 
 class _Weight(NamedTuple):
-    """One weight in memory, and the parameters that are it: more than one where they are tied."""
+    """One weight, or part of one, in memory, and the tensors that are it: more than one where they are tied."""
 
     name: str
-    parameters: list[nn.Parameter]
+    parts: list[torch.Tensor]
 
 
 class _Laid(NamedTuple):
-    """A weight that was laid into a file, and where."""
+    """A weight, or part of one, that was laid into a file, and where."""
 
-    parameters: tuple[weakref.ref[nn.Parameter], ...]
+    parts: tuple[weakref.ref[torch.Tensor], ...]
     rest: Rest
 
-    def live(self) -> list[nn.Parameter]:
-        return [parameter for reference in self.parameters if (parameter := reference()) is not None]
+    def live(self) -> list[torch.Tensor]:
+        """Return the tensors that were laid there, or that ComfyUI has made of those since."""
+        laid = [part for reference in self.parts if (part := reference()) is not None]
+        return list({id(part): part for part in [*laid, *self.rest.woken(), *self.rest.resting()]}.values())
 
 
 class Found:
@@ -55,10 +59,11 @@ class Found:
 
     def __init__(self, weights: Sequence[tuple[_Weight, Rest]]) -> None:
         self.weights = weights
-        self._parameters = {id(parameter) for weight, _ in weights for parameter in weight.parameters}
+        self._parts = {id(part) for weight, _ in weights for part in weight.parts}
 
-    def __contains__(self, parameter: nn.Parameter) -> bool:
-        return id(parameter) in self._parameters
+    def bytes_of(self, parameter: torch.Tensor) -> int:
+        """Return how much of a weight that is."""
+        return sum(part.nbytes for part in parts_of(parameter) if id(part) in self._parts)
 
 
 class MappedWeights:
@@ -75,8 +80,13 @@ class MappedWeights:
         return sum(laid.rest.stored.nbytes for laid in self._laid if any(map(self.holds, laid.live())))
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """Tell whether a weight rests in a file now."""
-        return isinstance(tensor, Resting)
+        """Tell whether a weight, or part of it, rests in a file now."""
+        return any(isinstance(part, Resting) for part in parts_of(tensor))
+
+    def bytes_at_rest(self, tensor: torch.Tensor) -> int:
+        """Return how much of a weight is in a file, and takes no memory."""
+        rests = [rest for part in parts_of(tensor) if (rest := rest_of(part)) is not None]
+        return sum(rest.stored.nbytes - _written_bytes(rest) for rest in rests)
 
     def adopt(
         self,
@@ -95,7 +105,7 @@ class MappedWeights:
             The bytes that rest in a file afterwards.
         """
         self.lay(self.find(parameters, files, others), parameters.values())
-        return sum(p.nbytes for p in {id(p): p for p in parameters.values()}.values() if self.holds(p))
+        return sum(part.nbytes for part in distinct_parts(parameters.values()) if isinstance(part, Resting))
 
     def find(
         self,
@@ -125,11 +135,14 @@ class MappedWeights:
     def lay(self, found: Found, parameters: Iterable[nn.Parameter]) -> None:
         """Let those of the parameters that were found rest where they were found."""
         with self._turn:
-            wanted = set(map(id, parameters))
+            parameters = list(parameters)
+            wanted = set(map(id, distinct_parts(parameters)))
             for weight, rest in found.weights:
-                if any(id(parameter) in wanted for parameter in weight.parameters):
-                    rest.lay(weight.parameters)
-                    self._laid.append(_Laid(tuple(map(weakref.ref, weight.parameters)), rest))
+                if any(id(part) in wanted for part in weight.parts):
+                    rest.lay(weight.parts)
+                    self._laid.append(_Laid(tuple(map(weakref.ref, weight.parts)), rest))
+            for parameter in filter(is_wrapper, parameters):
+                guard(parameter)
             self._laid = list(
                 {tuple(map(id, laid.live())): laid for laid in self._laid if laid.live()}.values()
             )
@@ -145,20 +158,16 @@ class MappedWeights:
             if laid.live():
                 laid.rest.take_checksum()
 
-    def written_bytes(self, tensor: torch.Tensor) -> int:
-        """Return how much memory a weight that rests takes all the same: of pages that somebody has written to."""
-        rest = rest_of(tensor)
-        return sum(end - start for start, end in rest.file.written(rest.stored)) if rest is not None else 0
-
-    def begin_use(self) -> None:
+    def begin_use(self, live: Iterable[torch.Tensor] = ()) -> None:
         """Let weights that somebody has woken, and not changed, rest again.
 
+        ComfyUI may have made new ones of them since, around the same memory: they are looked for among `live`.
         Those that somebody has changed in the file's mapping, where torch did not tell of it, are woken, and what was
         written there takes no memory any more.
         """
         with self._turn:
             self._in_use = True
-            self._rest_again()
+            self._rest_again(list(live))
 
     def end_use(self) -> None:
         """Let what was woken since the use began, and is as before, rest again: a hook writes, and writes back."""
@@ -167,21 +176,28 @@ class MappedWeights:
                 self._in_use = False
                 self._rest_again()
 
-    def _rest_again(self) -> None:
+    def _rest_again(self, live: Sequence[torch.Tensor] = ()) -> None:
         self._settle()
+        by_address: defaultdict[int, list[torch.Tensor]] = defaultdict(list)
+        if any(laid.rest.woken_at for laid in self._laid):
+            for part in filter(_is_in_memory, distinct_parts(live)):
+                by_address[part.data_ptr()].append(part)
         for index, (laid, rest) in enumerate([(laid, laid.rest) for laid in self._laid]):
-            tied = laid.live()
-            if not tied or any(map(self.holds, tied)):
-                continue
-            weights = _weights({str(number): parameter for number, parameter in enumerate(tied)})
+            known = laid.live()
+            made = [part for part in by_address[rest.woken_at] if not any(part is other for other in known)]
+            awake = [part for part in [*known, *made] if not self.holds(part)]
+            weights = _weights({str(number): part for number, part in enumerate(awake)})
             if len(weights) != 1 or not rest.file.is_unchanged():
                 continue
-            checksum = rest.file.checksum_if_equal(rest.stored, _memory_of(tied[0]))
+            checksum = rest.file.checksum_if_equal(rest.stored, _memory_of(awake[0]))
             if checksum is not None:
-                # A place of its own: whoever has an alias of the weight in memory keeps it.
-                again = Rest(rest.file, rest.stored, checksum)
-                again.lay(tied)
-                self._laid[index] = laid._replace(rest=again)
+                # A place of its own, if none rests there: whoever has an alias of the weight in memory keeps it.
+                again = rest if rest.resting() else Rest(rest.file, rest.stored, checksum)
+                again.woken_at = rest.woken_at
+                again.lay(awake)
+                self._laid[index] = _Laid(tuple(map(weakref.ref, [*known, *made])), again)
+        for wrapper in filter(is_wrapper, live):
+            guard(wrapper)
 
     def _settle(self) -> None:
         files = {id(laid.rest.file): laid.rest.file for laid in self._laid}
@@ -201,14 +217,20 @@ class MappedWeights:
         """
         with self._turn:
             self._in_use = False
+            parameters = list(parameters)
+            for part in distinct_parts(parameters):
+                if isinstance(part, Resting):
+                    part.rest.wake()
             for parameter in parameters:
-                if isinstance(parameter, Resting):
-                    parameter.rest.wake()
+                settle(parameter)
 
-    def release_all(self, unless: Callable[[], bool] = lambda: False) -> None:
+    def release_all(
+        self, live: Iterable[torch.Tensor] = (), unless: Callable[[], bool] = lambda: False
+    ) -> None:
         """Copy everything that rests in a file into memory, and forget the files.
 
         Args:
+            live: the weights of the model.
             unless: asked when nobody else is at it; when it says so, nothing is done.
 
         Raises:
@@ -227,20 +249,22 @@ class MappedWeights:
                     failure = error
                     lost.append(laid)
             self._laid = lost
+            for parameter in live:
+                settle(parameter)
             if failure is not None:
                 raise failure
 
 
-def _weights(parameters: Mapping[str, nn.Parameter], others: Iterable[torch.Tensor] = ()) -> list[_Weight]:
+def _weights(parameters: Mapping[str, torch.Tensor], others: Iterable[torch.Tensor] = ()) -> list[_Weight]:
     """Return the weights that may rest: they share memory with nothing but what is the same weight."""
-    named = {id(p): (name, p) for name, p in parameters.items()}
+    named = {id(part): (name, part) for name, p in parameters.items() for part in parts_of(p)}
     weights: dict[tuple[int, int], _Weight] = {}
-    spans = {_span(t) for t in others if id(t) not in named and _is_in_memory(t)}
+    spans = {_span(t) for t in distinct_parts(others) if id(t) not in named and _is_in_memory(t)}
     lone = set(spans)
-    for name, parameter in named.values():
-        if _is_in_memory(parameter):
-            span = _span(parameter)
-            weights.setdefault(span, _Weight(name, [])).parameters.append(parameter)
+    for name, part in named.values():
+        if _is_in_memory(part):
+            span = _span(part)
+            weights.setdefault(span, _Weight(name, [])).parts.append(part)
             spans.add(span)
     shared, end = lone, 0
     before = (0, 0)
@@ -249,7 +273,7 @@ def _weights(parameters: Mapping[str, nn.Parameter], others: Iterable[torch.Tens
             shared |= {before, span}
         if span[1] > end:
             before, end = span, span[1]
-    return [w for span, w in weights.items() if span not in shared and _is_one(w.parameters)]
+    return [w for span, w in weights.items() if span not in shared and _is_one(w.parts)]
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
@@ -265,11 +289,10 @@ def _is_in_memory(tensor: torch.Tensor) -> bool:
     return plain and tensor.device.type == "cpu" and tensor.numel() > 0
 
 
-def _is_one(parameters: Sequence[nn.Parameter]) -> bool:
-    """Tell whether parameters that lie in the same place are one weight, of a kind that a file holds."""
-    first = parameters[0]
-    alike = all((p.dtype, p.shape) == (first.dtype, first.shape) and p.is_contiguous() for p in parameters)
-    return alike and all(type(p) is nn.Parameter and why_unmovable(p) is None for p in parameters)
+def _is_one(parts: Sequence[torch.Tensor]) -> bool:
+    """Tell whether tensors that lie in the same place are one weight, or the same part of it."""
+    first = parts[0]
+    return all((p.dtype, p.shape) == (first.dtype, first.shape) and p.is_contiguous() for p in parts)
 
 
 def _find(weight: _Weight, file: WeightFile, areas: Areas) -> Rest | None:
@@ -278,11 +301,11 @@ def _find(weight: _Weight, file: WeightFile, areas: Areas) -> Rest | None:
     A weight that is itself a view of the file in memory is not read, except where somebody has written to it. Other
     memory of files is not read directly: where the file was cut off, that ends the process.
     """
-    parameter = weight.parameters[0]
-    address = parameter.data_ptr()
-    alike = file.by_kind.get((parameter.dtype, tuple(parameter.shape)), ())
-    area = areas.at(address, parameter.nbytes)
-    data = _memory_of(parameter)
+    part = weight.parts[0]
+    address = part.data_ptr()
+    alike = file.by_kind.get((part.dtype, tuple(part.shape)), ())
+    area = areas.at(address, part.nbytes)
+    data = _memory_of(part)
     if area is not None:
         data = Memory(address).read
         ours = areas.at(file.map().address, 1)
@@ -311,3 +334,8 @@ def _common_suffix(one: str, other: str) -> int:
             break
         count += 1
     return count
+
+
+def _written_bytes(rest: Rest) -> int:
+    """Return how much memory a weight that rests takes all the same: of pages that somebody has written to."""
+    return sum(end - start for start, end in rest.file.written(rest.stored))

@@ -34,7 +34,7 @@ def parts_of(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Return the tensors that have a weight's bytes, always in the same order."""
     if type(tensor) in PLAIN:
         return (tensor,)
-    if not _is_wrapper(tensor):
+    if not is_wrapper(tensor):
         return (tensor,)
     names, _ = _flattened(tensor)
     return tuple(part for name in names for part in parts_of(getattr(tensor, name)))
@@ -63,7 +63,7 @@ def why_whole(tensor: torch.Tensor) -> str | None:
     kind = kind_of(tensor)
     if kind in PLAIN:
         return None
-    if _is_wrapper(tensor):
+    if is_wrapper(tensor):
         if kind not in _works:
             _works[kind] = _comes_back(tensor)
         return None if _works[kind] else f"{kind.__name__} is not the same again when it is put together"
@@ -86,7 +86,7 @@ def assemble(like: torch.Tensor, parts: Iterator[torch.Tensor]) -> torch.Tensor:
     if kind in PLAIN:
         return next(parts)
     whole: torch.Tensor
-    if _is_wrapper(like):
+    if is_wrapper(like):
         names, context = _flattened(like)
         inner = {name: assemble(getattr(like, name), parts) for name in names}
         whole = kind.__tensor_unflatten__(inner, context, like.shape, like.stride())
@@ -104,14 +104,15 @@ def form_of(tensor: torch.Tensor) -> Hashable | None:
     kind = kind_of(tensor)
     if kind in PLAIN:
         return tensor.dtype, tensor.shape, tensor.stride()
-    if not _is_wrapper(tensor):
+    if not is_wrapper(tensor):
         return None
     names, context = _flattened(tensor)
     inner, around = [form_of(getattr(tensor, name)) for name in names], _frozen(context)
     return None if around is None or None in inner else (kind, tuple(names), tuple(inner), around)
 
 
-def _is_wrapper(tensor: torch.Tensor) -> bool:
+def is_wrapper(tensor: torch.Tensor) -> bool:
+    """Tell whether a weight says what it is made of."""
     return hasattr(type(tensor), "__tensor_flatten__")
 
 

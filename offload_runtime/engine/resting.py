@@ -35,6 +35,9 @@ class Rest:
         stored: where in it.
         checksum: of its bytes. None where nobody has read them yet: it is taken when they are first read whole, and
             until then the weight can only be read if nothing at all has happened to the file.
+
+    Attributes:
+        woken_at: the address to which it was read when it was woken last; 0 where it never was.
     """
 
     def __init__(self, file: WeightFile, stored: FileTensor, checksum: int | None) -> None:
@@ -44,7 +47,7 @@ class Rest:
         self._lock = threading.RLock()
         self._tensors: list[weakref.ref[torch.Tensor]] = []
         self._woken: list[weakref.ref[torch.Tensor]] = []
-        self._waiting: list[Callable[[], object]] = []
+        self.woken_at = 0
 
     def lay(self, parts: Iterable[torch.Tensor]) -> None:
         """Let weights, or parts of weights, rest here; they had these very bytes."""
@@ -85,17 +88,13 @@ class Rest:
             if not tensors:
                 return  # another thread has just done it
             memory = self.read()
-            self._woken = [weakref.ref(tensor) for tensor in tensors]
+            self._woken, self.woken_at = [weakref.ref(tensor) for tensor in tensors], memory.data_ptr()
             for tensor in tensors:
                 view(tensor, memory.as_strided(tensor.shape, tensor.stride()))
-            waiting, self._waiting = self._waiting, []
-        for tell in waiting:
-            tell()
 
-    def call_when_awake(self, tell: Callable[[], object]) -> None:
-        """Call somebody once, when the weight has been read into memory."""
-        with self._lock:
-            self._waiting.append(tell)
+    def resting(self) -> list[torch.Tensor]:
+        """Return the tensors that rest here now."""
+        return [tensor for reference in self._tensors if (tensor := reference()) is not None]
 
     def woken(self) -> list[torch.Tensor]:
         """Return the tensors that rested here until the weight was read into memory."""

@@ -7,7 +7,6 @@ all parts into memory for everything else. Then it is of its own class again.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -49,16 +48,13 @@ class RestingWrapper(torch.Tensor):
 
 def guard(wrapper: torch.Tensor) -> None:
     """Let a wrapper be asked first, if any part of it rests."""
-    kind, rests = kind_of(wrapper), list(_rests(wrapper))
-    if not rests:
+    kind = kind_of(wrapper)
+    if not any(True for _ in _rests(wrapper)):
         return
     if kind not in _between:
         members = {"__module__": kind.__module__, "guards": kind}
         _between[kind] = type(kind.__name__, (RestingWrapper, kind), members)
-    wrapper.__class__ = _between[kind]
-    reference = weakref.ref(wrapper)
-    for rest in rests:
-        rest.call_when_awake(lambda: _settle(reference()))
+    wrapper.__class__ = _between[kind]  # nothing else: torch moves no wrapper that is referred to weakly
 
 
 def wake(wrapper: torch.Tensor) -> None:
@@ -69,19 +65,18 @@ def wake(wrapper: torch.Tensor) -> None:
     """
     for rest in list(_rests(wrapper)):
         rest.wake()
-    _settle(wrapper)
+    settle(wrapper)
 
 
-def _settle(wrapper: torch.Tensor | None) -> None:
+def settle(wrapper: torch.Tensor) -> None:
+    """Let a wrapper be of its own class again, if no part of it rests any more."""
     if isinstance(wrapper, RestingWrapper) and not any(True for _ in _rests(wrapper)):
         wrapper.__class__ = kind_of(wrapper)
 
 
 def _alias(wrapper: torch.Tensor) -> torch.Tensor:
     """Return another wrapper of the same parts; torch's own way would let the class copy some of them."""
-    with torch.inference_mode(wrapper.is_inference()):
-        parts = [part.detach() for part in parts_of(wrapper)]
-        twin = assemble(wrapper, iter(parts))
+    twin = assemble(wrapper, iter([part.detach() for part in parts_of(wrapper)]))
     twin.__dict__.pop("_is_param", None)
     guard(twin)
     return twin

@@ -124,7 +124,7 @@ class Streamer:
         """Wrap every layer's `forward`, in place of another streamer's wrapper if there is one."""
         with _planning:
             self._installed = True
-            self._tier.begin_use()
+            self._tier.begin_use([p for unit in self._units.all for p in unit.parameters()])
             self._masters.find_left()
             self._trace.begin_use()
             self._prediction = Prediction(self._units.groups, self._units.last_use(self._trace))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import torch
@@ -19,8 +19,8 @@ class Tier(Protocol):
     overlaps: bool
     """Whether the next layer can be copied ahead of its turn, into a second slot."""
 
-    def begin_use(self) -> None:
-        """Hear that the component is loaded, before anything is planned."""
+    def begin_use(self, live: Iterable[torch.Tensor]) -> None:
+        """Hear that the component with these weights is loaded, before anything is planned."""
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Tell whether the tensor's master lives here, so that it must be copied into a slot to be used."""
@@ -59,7 +59,7 @@ class MemoryTier:
         if pinned:
             weights.want_pinned(self)
 
-    def begin_use(self) -> None:
+    def begin_use(self, live: Iterable[torch.Tensor]) -> None:
         """Nothing to do: the masters are packed when ComfyUI has placed what stays."""
 
     def holds(self, tensor: torch.Tensor) -> bool:
@@ -100,9 +100,9 @@ class FileTier:
         self._device = device
         self._weights = weights
 
-    def begin_use(self) -> None:
+    def begin_use(self, live: Iterable[torch.Tensor]) -> None:
         """Let weights rest in the file again that somebody has read in the meantime."""
-        self._weights.begin_use()
+        self._weights.begin_use(live)
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Everything that is not on the compute device yet."""
@@ -135,9 +135,9 @@ class MappedTier:
     def __init__(self, weights: MappedWeights) -> None:
         self._weights = weights
 
-    def begin_use(self) -> None:
+    def begin_use(self, live: Iterable[torch.Tensor]) -> None:
         """Let weights rest in the file again that somebody has read in the meantime."""
-        self._weights.begin_use()
+        self._weights.begin_use(live)
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Every weight that rests in its file."""

@@ -131,7 +131,7 @@ class PoisonedHost:
         self._true: dict[int, tuple[nn.Parameter, torch.Tensor]] = {}
         self._poisoned = False
 
-    def begin_use(self) -> None:
+    def begin_use(self, live: Iterable[torch.Tensor]) -> None:
         """Nothing to do."""
 
     def holds(self, tensor: torch.Tensor) -> bool:

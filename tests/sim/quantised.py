@@ -5,12 +5,11 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
-
-from .comfyui import ComfyUI
 
 WIDTH, INNER = 256, 512
 FORMATS = (
@@ -36,9 +35,13 @@ def forget_constants() -> None:
                     kept.clear()
 
 
-def formats(comfy: ComfyUI) -> dict[str, Any]:
+def _module(name: str) -> Any:
+    return importlib.import_module(name)
+
+
+def formats() -> dict[str, Any]:
     """Return the formats that this ComfyUI knows."""
-    return dict(importlib.import_module("comfy.quant_ops").QUANT_ALGOS)
+    return dict(_module("comfy.quant_ops").QUANT_ALGOS)
 
 
 class Block(nn.Module):
@@ -58,18 +61,26 @@ class Quantised(nn.Module):
     """Blocks whose maps are quantised.
 
     Args:
-        comfy: ComfyUI.
         format: one of `FORMATS`.
         count: how many blocks.
         every: one map in so many is quantised, the others are plain.
+        state: is given what a file would have of it.
     """
 
-    def __init__(self, comfy: ComfyUI, format: str, count: int = 4, every: int = 1) -> None:
+    def __init__(
+        self,
+        format: str,
+        count: int = 4,
+        every: int = 1,
+        state: Callable[[dict[str, torch.Tensor]], object] = lambda state: None,
+    ) -> None:
         super().__init__()
         names = [f"blocks.{i}.{part}" for i in range(count) for part in ("up", "down")]
         chosen = names[::every]
-        self.blocks = nn.ModuleList(Block(_operations(comfy, format, chosen)) for _ in range(count))
-        self.load_state_dict(self._state(comfy, format, names, chosen), strict=False)
+        self.blocks = nn.ModuleList(Block(_operations(format, chosen)) for _ in range(count))
+        loaded = self._state(format, names, chosen)
+        state(loaded)
+        self.load_state_dict(loaded, strict=False)
         self.requires_grad_(False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -77,26 +88,24 @@ class Quantised(nn.Module):
             x = block(x)
         return x
 
-    def _state(
-        self, comfy: ComfyUI, format: str, names: list[str], chosen: list[str]
-    ) -> dict[str, torch.Tensor]:
+    def _state(self, format: str, names: list[str], chosen: list[str]) -> dict[str, torch.Tensor]:
         generator = torch.Generator().manual_seed(4)
         state = {}
         for name in names:
             out, into = (INNER, WIDTH) if name.endswith("up") else (WIDTH, INNER)
             weight = torch.randn(out, into, generator=generator).to(torch.bfloat16) * 0.05
             state[f"{name}.bias"] = torch.randn(out, generator=generator).to(torch.bfloat16) * 0.1
-            state |= quantised(comfy, format, name, weight) if name in chosen else {f"{name}.weight": weight}
+            state |= quantised(format, name, weight) if name in chosen else {f"{name}.weight": weight}
         for key, value in self.state_dict().items():
             if ".norm." in key:
                 state[key] = torch.ones_like(value) if key.endswith("weight") else torch.zeros_like(value)
         return state
 
 
-def quantised(comfy: ComfyUI, format: str, name: str, weight: torch.Tensor) -> dict[str, torch.Tensor]:
+def quantised(format: str, name: str, weight: torch.Tensor) -> dict[str, torch.Tensor]:
     """Return what a file has of one quantised map."""
-    ops = importlib.import_module("comfy.quant_ops")
-    layout = formats(comfy)[format]["comfy_tensor_layout"]
+    ops = _module("comfy.quant_ops")
+    layout = formats()[format]["comfy_tensor_layout"]
     scale = {"scale": weight.abs().max().float() / 448} if format == "float8_e4m3fn" else {}
     tensor = ops.QuantizedTensor.from_float(weight, layout, **scale)
     if not hasattr(tensor, "_params"):
@@ -106,8 +115,10 @@ def quantised(comfy: ComfyUI, format: str, name: str, weight: torch.Tensor) -> d
     return {**tensor.state_dict(f"{name}.weight"), f"{name}.comfy_quant": marked}
 
 
-def _operations(comfy: ComfyUI, format: str, names: list[str]) -> Any:
-    if "nvfp4" not in formats(comfy):
-        return comfy.ops.mixed_precision_ops({name: {"format": format} for name in names}, torch.bfloat16)
+def _operations(format: str, names: list[str]) -> Any:
+    if "nvfp4" not in formats():
+        return _module("comfy.ops").mixed_precision_ops(
+            {name: {"format": format} for name in names}, torch.bfloat16
+        )
     # A CPU does not multiply in these two; ComfyUI then computes with the numbers that they stand for.
-    return comfy.ops.mixed_precision_ops({}, torch.bfloat16, disabled={"nvfp4", "mxfp8"})
+    return _module("comfy.ops").mixed_precision_ops({}, torch.bfloat16, disabled={"nvfp4", "mxfp8"})

@@ -21,11 +21,11 @@ class Run:
     """A quantised model, and what it answers."""
 
     def __init__(self, comfy: ComfyUI, format: str, **options: int) -> None:
-        if format not in formats(comfy):
+        if format not in formats():
             pytest.skip(f"This ComfyUI does not know {format}.")
         forget_constants()
         comfy.sim.cap = BIG
-        self.comfy, self.model = comfy, Quantised(comfy, format, **options)
+        self.comfy, self.model = comfy, Quantised(format, **options)
         made = getattr(comfy.model_patcher, "CoreModelPatcher", comfy.model_patcher.ModelPatcher)
         self.wired = made(self.model, comfy.sim.device, torch.device("cpu"))
 
