@@ -75,7 +75,8 @@ class Guess:
     def _begin(self, group: int) -> None:
         if self._current >= 0:
             before = self._groups[self._current]
-            self._orders[before.kind] = self._inside
+            if len(self._inside) > 1:  # a layer that is on the device shows nothing of its parts
+                self._orders[before.kind] = self._inside
             stack = self._groups[group].stack
             self._steps[before.stack] = stack, self._places[group] - self._places[self._current]
         if group == self._first or self._first < 0:  # a pass begins

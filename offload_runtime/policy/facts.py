@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .capabilities import STREAMED, Capabilities
-from .components import Mode, base_name, group_of
+from .components import base_name, group_of
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,6 @@ class ComponentFacts:
         why_no_file: why none are read from a file, when none are, as a sentence without its full stop.
         replaces: what placed the same model before in this workflow, or "".
         spread: over how many devices its weights are split.
-        opts_in: modes in which its model family asks to be streamed although it is a diffusion model.
-        keep_resident_above: device memory from which its model family never wants it streamed, or None.
     """
 
     name: str
@@ -93,8 +91,6 @@ class ComponentFacts:
     why_no_file: str = "no file holds the same bytes"
     replaces: str = ""
     spread: int = 1
-    opts_in: frozenset[Mode] = frozenset()
-    keep_resident_above: int | None = None
 
     @property
     def device_bytes(self) -> int:

@@ -3,8 +3,8 @@
 A rule returns a placement and the reason a person reads, with the numbers in it, or None when it has no
 opinion. `auto` as an answer means that ComfyUI's own memory manager keeps the component, untouched by us.
 The decisions come from SGLang-Diffusion's auto-tuner (memory modes, memory-rich tier, keep-resident thresholds,
-diffusion-model opt-in, spread diffusion model); its thresholds on free memory give way to a joint solve over
-real sizes (`situation.py`) wherever the sizes decide.
+spread diffusion model); its thresholds on free memory give way to a joint solve over real sizes (`situation.py`)
+wherever the sizes decide. Its table of families has no counterpart: `docs/diffusion_models.md` has the measurements.
 """
 
 from __future__ import annotations
@@ -25,9 +25,6 @@ KEEP_RESIDENT_VIDEO = 120 * GB
 MEMORY_RICH = 2
 """Device memory of this many times all weights is ample."""
 
-OVERFLOW = 0.8
-"""A diffusion model larger than this share of the room overflows it as soon as it computes."""
-
 HOST_SHARE = 0.9
 """Share of host memory that weights may take before they are read from their file instead."""
 
@@ -46,24 +43,6 @@ def _manual(component: ComponentFacts, now: Situation) -> Verdict | None:
     if now.mode is Mode.MANUAL:
         return Verdict(Placement.AUTO, "mode is manual, so what nobody set is left to ComfyUI")
     return None
-
-
-def _diffusion_model_opts_in(component: ComponentFacts, now: Situation) -> Verdict | None:
-    if group_of(component.name) != "dit" or not component.opts_in or not component.layers:
-        return None
-    if now.spread > 1 or component.on_cpu or not now.machine.accelerator:
-        return None
-    size = format_bytes(component.bytes)
-    if now.mode in component.opts_in and now.mode is not Mode.AUTO:
-        return Verdict(
-            Placement.LAYERWISE, f"mode is {now.mode}, in which {component.model} asks to be streamed"
-        )
-    if now.mode is not Mode.AUTO or now.fits or component.bytes <= OVERFLOW * now.room.bytes:
-        return None
-    return Verdict(
-        Placement.LAYERWISE,
-        f"its {size} are more than {OVERFLOW:.0%} of {now.room.text}, and {component.model} streams well",
-    )
 
 
 def _by_name_only(component: ComponentFacts, now: Situation) -> Verdict | None:
@@ -103,17 +82,6 @@ def _speed(component: ComponentFacts, now: Situation) -> Verdict | None:
     if now.mode is Mode.SPEED:
         return Verdict(Placement.RESIDENT, "mode is speed")
     return None
-
-
-def _family_keeps_it(component: ComponentFacts, now: Situation) -> Verdict | None:
-    floor = component.keep_resident_above
-    if floor is None or now.usable < floor:
-        return None
-    return Verdict(
-        Placement.RESIDENT,
-        f"{component.model} keeps it on the device from {format_bytes(floor)} of VRAM on, and there are "
-        f"{format_bytes(now.usable)}",
-    )
 
 
 def _diffusion_model_is_spread(component: ComponentFacts, now: Situation) -> Verdict | None:
@@ -217,13 +185,11 @@ def _left_alone(component: ComponentFacts, now: Situation) -> Verdict | None:
 
 RULES: tuple[Rule, ...] = (
     _manual,
-    _diffusion_model_opts_in,
     _by_name_only,
     _larger_than_host_memory,
     _computes_on_cpu,
     _shared_memory,
     _speed,
-    _family_keeps_it,
     _diffusion_model_is_spread,
     _memory_rich,
     _memory_mode_encoder,

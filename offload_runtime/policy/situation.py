@@ -104,8 +104,7 @@ def situation(
     video = any(base_name(component.name) == "video_vae" for component in components)
     room = _room(machine, components, total_budget, video, spent)
     weights = sum(claim(c, wishes[c.name], machine) for c in components)
-    usable = max(0, machine.vram_total - machine.vram_others)
-    unset = [c for c in components if wishes[c.name].placement is None and can_give_way(c, usable)]
+    unset = [c for c in components if wishes[c.name].placement is None and can_give_way(c)]
     return Situation(
         machine=machine,
         mode=mode,
@@ -148,11 +147,10 @@ def who_gives_way(candidates: Iterable[ComponentFacts], excess: int) -> frozense
     return frozenset(chosen)
 
 
-def can_give_way(component: ComponentFacts, usable: int) -> bool:
-    """Tell whether streaming a component is possible, wanted by its family, and runs each layer once per use."""
-    kept = component.keep_resident_above is not None and usable >= component.keep_resident_above
+def can_give_way(component: ComponentFacts) -> bool:
+    """Tell whether streaming a component is possible, and runs each layer once per use."""
     streams = component.layers > 0 and component.can.gives_way and not component.loops
-    return is_encoder(component.name) and streams and not kept and not component.on_cpu
+    return is_encoder(component.name) and streams and not component.on_cpu
 
 
 def _saving(component: ComponentFacts) -> int:

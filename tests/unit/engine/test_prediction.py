@@ -100,6 +100,14 @@ def test_a_layer_of_another_kind_keeps_its_own_order() -> None:
     assert [step for step in wrong(Prediction(layers), order) if step > 2] == []
 
 
+def test_a_layer_on_the_device_shows_nothing_of_the_order_inside_the_others() -> None:
+    """Nobody hears of the parts of one that stays, and those of the next one run as in the one before it."""
+    layers = groups(LAYERS, parts=2)
+    order = [unit for g in layers for unit in (g.units if g.units[0] % 2 == 0 else g.units[:1])]
+    after_one_that_stays = [order.index(layer) for layer in range(2, LAYERS, 2)]
+    assert [step for step in wrong(Prediction(layers), order) if step not in after_one_that_stays] == []
+
+
 @given(st.lists(st.integers(0, LAYERS * (1 + PARTS) - 1), max_size=60))
 def test_whatever_runs_has_a_place_in_what_is_expected(order: list[int]) -> None:
     wrong(Prediction(groups(LAYERS, parts=PARTS)), order)

@@ -18,7 +18,6 @@ from offload_runtime.policy import (
     ComponentFacts,
     Kind,
     MachineFacts,
-    Mode,
     Placement,
     Policy,
     Setting,
@@ -113,8 +112,6 @@ def _component(draw: st.DrawFn, name: str) -> ComponentFacts:
         can=draw(_capabilities),
         file_bytes=draw(st.sampled_from([None, None, 0, in_layers])),
         spread=draw(st.sampled_from([1, 1, 2])),
-        opts_in=frozenset(draw(st.sets(st.sampled_from(Mode)))),
-        keep_resident_above=draw(st.sampled_from([None, None, 16_000 * MB])),
     )
 
 

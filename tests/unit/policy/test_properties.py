@@ -190,14 +190,13 @@ def test_nothing_automatic_happens_in_manual_mode(
 
 
 @given(s.machines(), s.workflows(), st.sampled_from(Mode))
-def test_a_diffusion_model_is_streamed_only_where_its_family_wants_it(
+def test_a_diffusion_model_that_nobody_asked_for_is_left_to_comfyui(
     machine: MachineFacts, workflow: tuple[ComponentFacts, ...], mode: Mode
 ) -> None:
     policy = Policy.from_widgets(Source(SourceKind.NODE, "node"), mode=mode.value)
-    unwilling = [c for c in workflow if c.name.startswith("transformer") and not c.opts_in]
-    plan = resolve(policy, machine, workflow)
-    for component in unwilling:
-        assert plan[component.name].placement is not Placement.LAYERWISE
+    for decision in resolve(policy, machine, workflow):
+        if decision.component.startswith("transformer") and decision.asked is None:
+            assert decision.placement is Placement.AUTO
 
 
 @given(st.sampled_from([p for p in Placement if p is not Placement.AUTO]), s.machines(), s.workflows())
