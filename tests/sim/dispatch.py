@@ -13,7 +13,7 @@ import torch
 
 from .host import check_and_note, span
 from .memory import Block
-from .operators import COMPOSITE, Operator, aten, operator
+from .operators import Operator, aten, operator
 from .runtime import Runtime, active
 from .tensor import SimTensor
 from .timeline import COMPUTE
@@ -34,7 +34,9 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         facts = operator(func)
         if facts.composite:
             # In inference mode composite operators arrive whole; their parts are what runs on a card.
-            return func._op_dk(COMPOSITE, *args, **kwargs)
+            result = func.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
         return Call(runtime, func, facts).run(args, kwargs)
 
 

@@ -10,7 +10,6 @@ import torch
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
 aten = torch.ops.aten
-COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 #: The host needs the result of these: it waits for the stream.
 _SYNCHRONISING = frozenset(
@@ -73,7 +72,7 @@ class Operator:
         self.views = func in _HIDDEN_VIEWS or any(info is not None and not info.is_write for info in returns)
         self.restrides = torch.Tag.inplace_view in func.tags
         self.composite = func not in _ATOMIC and torch._C._dispatch_has_kernel_for_dispatch_key(
-            func.name(), COMPOSITE
+            func.name(), "CompositeImplicitAutograd"
         )
         self.synchronises = func in _SYNCHRONISING
         self.host_indices = func in _TAKES_HOST_INDICES
