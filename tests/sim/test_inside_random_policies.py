@@ -101,10 +101,17 @@ def place_and_use(comfy: ComfyUI, bench: Bench, case: Case) -> None:
         assert limited, "refused, and nothing was in the way"
     else:
         assert not limited, [p.decision.limits for p in placed.placed]
+    there = dict.fromkeys(FAMILIES, 0)
     try:
         for slot in (*case.order, *case.order):
+            others = sum(there.values()) - there[slot]
+            comfy.sim.memory.reset_peak()
             use(comfy, bench, case, slot, getattr(objects[slot], "patcher", objects[slot]))
-            look(comfy, case, sizes, placed)
+            most = comfy.sim.memory.peak - others  # at least so much: the others only give way meanwhile
+            if slot in case.budgets and not converted(case, slot):
+                kept = most <= case.budgets[slot] * sizes[slot] + 4 * GRAIN
+                assert kept or limits(placed)[NAMES[slot]], (slot, most)
+            there = look(comfy, case, sizes, placed)
     finally:
         unload(comfy)  # before the patchers go: ComfyUI cannot unload a model without one
 
@@ -135,10 +142,20 @@ def unload(comfy: ComfyUI) -> None:
     assert comfy.sim.memory.live <= GRAIN, comfy.sim.memory.report()
 
 
-def look(comfy: ComfyUI, case: Case, sizes: dict[str, int], placed: Any) -> None:
-    """Compare what was promised and what is reported with what the simulator counts."""
+def limits(placed: Any) -> dict[str, Any]:
+    """Return component → what its decision could not keep."""
+    return {p.facts.name: p.decision.limits for p in placed.placed}
+
+
+def converted(case: Case, slot: str) -> bool:
+    """Whether each weight is computed with as a copy in another type, which counts as part of the computation."""
+    return "dtype" in FAMILIES[slot][case.families[slot]]
+
+
+def look(comfy: ComfyUI, case: Case, sizes: dict[str, int], placed: Any) -> dict[str, int]:
+    """Compare what was promised and what is reported with what the simulator counts; return the bytes on the card."""
     rows = {row.component: row for row in placed.report().rows}
-    said = {p.facts.name: p.decision.limits for p in placed.placed}
+    said = limits(placed)
     device = str(comfy.sim.device)
     there = {slot: rows[name].tiers.get(device, 0) + rows[name].tiers["slot"] for slot, name in NAMES.items()}
     comfy.sim.synchronize()
@@ -157,6 +174,7 @@ def look(comfy: ComfyUI, case: Case, sizes: dict[str, int], placed: Any) -> None
             assert there[slot] <= 0.01 * sizes[slot], row
         elif row.applied == "comfyui":
             assert row.decided == "auto", row
+    return there
 
 
 @contextmanager
