@@ -46,7 +46,10 @@ _lanes: weakref.WeakValueDictionary[torch.device, Lane] = weakref.WeakValueDicti
 
 def lane_to(device: torch.device) -> Lane:
     """Return the one lane to a device, shared by everything that streams there."""
-    return _lanes.setdefault(device, Lane(device))
+    lane = _lanes.get(device)
+    if lane is None:
+        lane = _lanes[device] = Lane(device)
+    return lane
 
 
 class Backend(Protocol):

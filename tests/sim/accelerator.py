@@ -151,6 +151,11 @@ class Accelerator:
         yield measurement
         measurement.close()
 
+    @property
+    def streams(self) -> int:
+        """How many streams were made so far, the default stream included."""
+        return len(self._runtime.machine.streams)
+
     def synchronize(self) -> None:
         """Wait for everything on the device."""
         self._runtime.machine.wait_for_all()

@@ -21,7 +21,7 @@ class Block(nn.Module):
         self.map.weight_comfy_model_dtype = BF16
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.map(x)
+        return self.map(x)
 
 
 class Always(nn.Module):

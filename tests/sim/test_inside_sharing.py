@@ -197,3 +197,15 @@ def test_a_clone_of_a_clone_carries_each_contact_point_once_and_is_measured_anew
     strip(patcher)
     assert patcher.model_size() == whole
     assert not any(KEY in by_key for by_key in patcher.callbacks.values())
+
+
+def test_what_streams_to_a_card_copies_on_the_stream_that_is_there(comfy: ComfyUI) -> None:
+    comfy.sim.cap = BIG
+    first = place("clip", small_clip(comfy))
+    encode(first.value)
+    there = comfy.sim.streams
+    second = place("clip", small_clip(comfy))
+    encode(second.value)
+    encode(first.value.clone())
+    assert (first.row.applied, second.row.applied) == ("layerwise", "layerwise")
+    assert comfy.sim.streams == there
