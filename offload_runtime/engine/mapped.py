@@ -303,7 +303,9 @@ def _find(weight: _Weight, file: WeightFile, areas: Areas) -> Rest | None:
     """
     part = weight.parts[0]
     address = part.data_ptr()
-    alike = file.by_kind.get((part.dtype, tuple(part.shape)), ())
+    # Some formats store one kind of 8-bit number as another. It is the bytes that count.
+    same_size = file.by_kind.get((part.itemsize, tuple(part.shape)), ())
+    alike = [tensor._replace(dtype=part.dtype) for tensor in same_size]
     area = areas.at(address, part.nbytes)
     data = _memory_of(part)
     if area is not None:

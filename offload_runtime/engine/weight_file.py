@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import json
 import math
 import os
@@ -50,6 +51,7 @@ _DTYPES = {
         "I64": "int64",
         "F8_E4M3": "float8_e4m3fn",
         "F8_E5M2": "float8_e5m2",
+        "F8_E8M0": "float8_e8m0fnu",
         "F16": "float16",
         "BF16": "bfloat16",
         "F32": "float32",
@@ -86,7 +88,7 @@ class WeightFile:
 
     Attributes:
         identity: what it was like when it was opened.
-        by_kind: (dtype, shape) → its tensors of that kind.
+        by_kind: (bytes of a value, shape) → its tensors of that kind.
 
     Raises:
         OSError: it cannot be opened or read.
@@ -100,9 +102,9 @@ class WeightFile:
         self._close = weakref.finalize(self, self._file.close)
         self._map: Mapping | None = None
         self.identity = _identity(self._file)
-        self.by_kind: dict[tuple[torch.dtype, tuple[int, ...]], list[FileTensor]] = {}
+        self.by_kind: dict[tuple[int, tuple[int, ...]], list[FileTensor]] = {}
         for tensor in self._read_header():
-            self.by_kind.setdefault((tensor.dtype, tensor.shape), []).append(tensor)
+            self.by_kind.setdefault((tensor.dtype.itemsize, tensor.shape), []).append(tensor)
 
     def is_unchanged(self) -> bool:
         """Tell whether the file is certainly as it was when it was opened."""
@@ -282,8 +284,8 @@ def dtypes_in_file(path: Path) -> dict[tuple[int, ...], set[torch.dtype]]:
     """Return shape → the dtypes that a safetensors file has tensors of that shape in; nothing for another file."""
     dtypes: dict[tuple[int, ...], set[torch.dtype]] = {}
     with contextlib.suppress(OSError, ValueError):
-        for dtype, shape in WeightFile(path).by_kind:
-            dtypes.setdefault(shape, set()).add(dtype)
+        for tensor in itertools.chain.from_iterable(WeightFile(path).by_kind.values()):
+            dtypes.setdefault(tensor.shape, set()).add(tensor.dtype)
     return dtypes
 
 

@@ -6,6 +6,7 @@ import importlib
 import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,6 +34,14 @@ def forget_constants() -> None:
             for kept in (vars(module).get("_HADAMARD_CACHE"), vars(module).get("E2M1_LUT_CACHE")):
                 if kept is not None:
                     kept.clear()
+
+
+def documented(format: str, column: str) -> str:
+    """Return what `docs/quantised.md` says of a format."""
+    lines = (Path(__file__).parents[2] / "docs" / "quantised.md").read_text(encoding="utf-8").splitlines()
+    table = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    row = next(row for row in table if row[0] == f"`{format}`")
+    return row[table[0].index(f"{column}, {_module('comfyui_version').__version__}")]
 
 
 def _module(name: str) -> Any:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from offload_runtime.engine import parameter_bytes
 from offload_runtime.engine.parts import distinct_parts
 
 from .comfyui import ComfyUI
 from .placing import BIG, end_node, place, vram_state
-from .quantised import FORMATS, GIVEN, WIDTH, Quantised, forget_constants, formats
+from .quantised import FORMATS, GIVEN, WIDTH, Quantised, documented, forget_constants, formats
 
 pytestmark = pytest.mark.usefixtures("_inference_mode")
 
@@ -20,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("_inference_mode")
 class Run:
     """A quantised model, and what it answers."""
 
-    def __init__(self, comfy: ComfyUI, format: str, **options: int) -> None:
+    def __init__(self, comfy: ComfyUI, format: str, **options: Any) -> None:
         if format not in formats():
             pytest.skip(f"This ComfyUI does not know {format}.")
         forget_constants()
@@ -66,6 +68,7 @@ def test_every_format_streams_to_the_bit(comfy: ComfyUI, format: str) -> None:
     assert "4 of 4 layers" in placed.row.how
     assert torch.equal(run(placed.value.clone()), expected)
     assert placed.row.moved_bytes == 3 * parameter_bytes(run.model)
+    assert documented(format, "card") == "100%"
     comfy.mm.unload_all_models()
     assert torch.equal(run.core(run.wired), expected)
 
@@ -96,6 +99,29 @@ def test_a_lora_comes_through_every_format_as_when_core_streams(comfy: ComfyUI, 
     for _ in range(2):
         assert torch.equal(run(with_lora.value), patched)
     assert torch.equal(run(placed.value), plain)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_layers_are_copied_to_the_card_straight_from_the_file(
+    comfy: ComfyUI, tmp_path: Path, format: str
+) -> None:
+    from offload_runtime.adapter import Placements, apply_policy
+    from offload_runtime.policy import Policy, Source, SourceKind
+
+    file = tmp_path / "model.safetensors"
+    run = Run(comfy, format, state=lambda state: save_file({k: v.clone() for k, v in state.items()}, file))
+    expected = run.core(run.wired)
+    source = Source(SourceKind.OVERRIDE, "Set Placement, node 1")
+    wish = Policy.for_component(source, "transformer", placement="layerwise", host="mapped")
+    out, placements = apply_policy(wish, {"model": run.wired}, {"model": [file]}, Placements())
+    size, pinned = parameter_bytes(run.model), comfy.sim.pinned
+    for _ in range(3):
+        assert torch.equal(run(out["model"]), expected)
+        row = placements.placed[0].row()
+        assert "the model file" in row.how
+        assert f"{row.tiers['file'] / size:.0%}" == documented(format, "card from the file")
+        assert comfy.sim.pinned == pinned
+        comfy.mm.unload_all_models()
 
 
 @pytest.mark.parametrize("format", FORMATS)
