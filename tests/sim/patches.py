@@ -106,10 +106,9 @@ def _parameters(patches: Patches) -> None:
 
 def _has_a_function_of_its_own(tensor: torch.Tensor) -> bool:
     """Whether a class wants to hear of `p.data = q`; torch's own function would only call what is replaced here."""
-    function = type(tensor).__torch_function__
+    function = getattr(type(tensor).__torch_function__, "__func__", None)
     return (
-        not issubclass(type(tensor), SimTensor)
-        and function.__func__ is not torch.Tensor.__torch_function__.__func__
+        not issubclass(type(tensor), SimTensor) and function is not torch.Tensor.__torch_function__.__func__
     )
 
 
