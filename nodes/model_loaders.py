@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 _TYPES = {"model": io.Model, "clip": io.Clip, "vae": io.Vae, "clip_vision": io.ClipVision}
 
 _TOOLTIPS = {
-    "clip_name": "The text encoder to load, from ComfyUI's folder text_encoders.",
+    "clip_name": "The encoder to load, from ComfyUI's folder for its kind.",
     "clip_name1": "The first text encoder to load, from ComfyUI's folder text_encoders.",
     "clip_name2": "The second text encoder to load, from ComfyUI's folder text_encoders.",
     "type": "The kind of diffusion model that the text encoder is for, as in ComfyUI's loader.",
@@ -197,11 +198,15 @@ class LoadCheckpointNode(_ModelLoader):
     HANDS_OUT = ("model", "clip", "vae")
 
 
-MODEL_LOADERS: tuple[type[io.ComfyNode], ...] = (
-    LoadClipNode,
-    LoadDualClipNode,
-    LoadVaeNode,
-    LoadClipVisionNode,
-    LoadDiffusionModelNode,
-    LoadCheckpointNode,
-)
+def model_loaders() -> list[type[io.ComfyNode]]:
+    """Return the loaders of which this ComfyUI has its own, in the order of the menu."""
+    core = getattr(sys.modules.get("nodes"), "NODE_CLASS_MAPPINGS", None)  # ComfyUI asks when it has its own
+    ours = (
+        LoadClipNode,
+        LoadDualClipNode,
+        LoadVaeNode,
+        LoadClipVisionNode,
+        LoadDiffusionModelNode,
+        LoadCheckpointNode,
+    )
+    return [loader for loader in ours if core is None or loader.CORE in core]
