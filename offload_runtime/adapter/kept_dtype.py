@@ -37,7 +37,13 @@ def without_loss(stored: torch.dtype, used: torch.dtype) -> bool:
 def may_keep(model: nn.Module) -> set[nn.Module]:
     """Return the modules of a model whose weight may be in another dtype than ComfyUI would load it into."""
     asked = {part for module in model.modules() if _asks(_kind(module)) for part in module.modules()}
-    return {module for module in model.modules() if type(module) in _PLAIN} - asked
+    return {module for module in model.modules() if type(module) in _PLAIN and _told(module)} - asked
+
+
+def _told(module: nn.Module) -> bool:
+    """Tell whether ComfyUI treats a module's weight as it would in the dtype that it loads it into."""
+    # A table in half precision is patched in half precision, one in another dtype in that of the result.
+    return not isinstance(module, nn.Embedding) or module.weight.dtype in _EIGHT_BITS
 
 
 def _kind(module: nn.Module) -> Any:
@@ -109,12 +115,15 @@ class _Looked(_Converts):
     def forward_comfy_cast_weights(self, ids: torch.Tensor, out_dtype: torch.dtype | None = None) -> Any:
         """Look up `ids` (any shape, integer)."""
         table: Any = self
-        if table.weight_function or self.weight.device != ids.device:
-            return super().forward_comfy_cast_weights(ids, out_dtype=out_dtype)  # type: ignore[misc]
-        rows = nn.functional.embedding(
-            ids, self.weight, table.padding_idx, table.max_norm, table.norm_type, table.scale_grad_by_freq
-        )
-        wanted = out_dtype if self.made_as.comfy_cast_weights else None
+        patched = bool(table.weight_function)
+        if patched or self.weight.device != ids.device:
+            # ComfyUI patches a table in the dtype that it is in.
+            rows = super().forward_comfy_cast_weights(ids, out_dtype=self.loaded_dtype)  # type: ignore[misc]
+        else:
+            rows = nn.functional.embedding(
+                ids, self.weight, table.padding_idx, table.max_norm, table.norm_type, table.scale_grad_by_freq
+            )
+        wanted = out_dtype if patched or self.made_as.comfy_cast_weights else None
         return rows.to(wanted or self.loaded_dtype)
 
 

@@ -99,9 +99,9 @@ def encode(clip: Any) -> torch.Tensor:
 
 def denoise(model: Any) -> torch.Tensor:
     """Run one step of the tiny SD3."""
-    mm.load_models_gpu([model])
     noise = torch.linspace(-1, 1, 16 * 64).reshape(1, 16, 8, 8)
     with torch.inference_mode():
+        mm.load_models_gpu([model])
         return model.model.apply_model(
             noise,
             torch.ones(1),
@@ -286,3 +286,41 @@ def test_loading_copies_nothing_into_memory(graph: Graph, dtype: torch.dtype) ->
         clip, _ = load(graph, "LoadCLIP", **inputs)
     assert peak.whole.anonymous is not None
     assert peak.whole.anonymous - before < 60e6, f"{clip} has 110 million weights"
+
+
+@pytest.mark.parametrize("host", ["mapped", "staged"])
+@pytest.mark.parametrize(("ours", "cores", "inputs", "use"), CASES[:4:3])
+def test_on_a_card_layers_are_copied_in_the_dtype_of_the_file(
+    gpu: Any, graph: Graph, host: str, ours: str, cores: str, inputs: dict[str, str], use: Use
+) -> None:
+    inputs, kind = _inputs(inputs), ours.removeprefix("Load").removeprefix("Diffusion").lower()
+    slot = ("model", "clip").index(kind)
+    plain = use(core(cores, **inputs))
+    prompt = {
+        "1": node("PlacementPolicy", **LAYERWISE),
+        "2": node("SetPlacement", base=["1", 0], component="all", host=host),
+        "3": {"class_type": cores, "inputs": inputs},
+        "4": node("Loader", policy=["2", 0], **{kind: ["3", 0]}),
+        "5": node(ours, policy=["2", 0], **inputs),
+        "6": node("Sink", value=["4", slot]),
+        "7": node("Sink", value=["5", 0]),
+        "8": node("Sink", value=["5", 1]),
+    }
+    *both, placements = sorted(graph.run(prompt), key=lambda seen: hasattr(seen, "report"))
+    row = placements.report().rows[0]
+    assert (row.applied, row.host) == ("layerwise", host)
+    for value in both:
+        assert torch.equal(use(value), plain)
+    assert placements.report().rows[0].moved_bytes > 0
+    patches = {key: ("diff", patch) for key, patch in lora(models.patcher_of(both[0]).model).items()}
+    results = []
+    for (
+        value
+    ) in both:  # a patch on a layer that streams is not rounded, as one on a layer that ComfyUI offloads
+        patched = value.clone()
+        patched.add_patches(patches, 0.5)
+        results.append(use(patched))
+        del patched
+    assert torch.equal(*results)
+    assert not torch.equal(results[0], plain)
+    assert torch.equal(use(both[1]), plain)
