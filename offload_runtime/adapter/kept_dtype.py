@@ -16,9 +16,10 @@ import comfy.ops
 import torch
 from torch import nn
 
-_EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e5m2)
+from .widened import EIGHT_BITS, can_widen, widened
+
 _WITHOUT_LOSS = {
-    *((narrow, wide) for narrow in _EIGHT_BITS for wide in (torch.float16, torch.bfloat16, torch.float32)),
+    *((narrow, wide) for narrow in EIGHT_BITS for wide in (torch.float16, torch.bfloat16, torch.float32)),
     (torch.float16, torch.float32),
     (torch.bfloat16, torch.float32),
 }
@@ -43,7 +44,7 @@ def may_keep(model: nn.Module) -> set[nn.Module]:
 def _told(module: nn.Module) -> bool:
     """Tell whether ComfyUI treats a module's weight as it would in the dtype that it loads it into."""
     # A table in half precision is patched in half precision, one in another dtype in that of the result.
-    return not isinstance(module, nn.Embedding) or module.weight.dtype in _EIGHT_BITS
+    return not isinstance(module, nn.Embedding) or module.weight.dtype in EIGHT_BITS
 
 
 def _kind(module: nn.Module) -> Any:
@@ -109,6 +110,19 @@ class _Converts:
         return None
 
 
+class _Multiplied(_Converts):
+    """A matrix."""
+
+    def forward_comfy_cast_weights(self, values: torch.Tensor) -> Any:
+        """Multiply by it; on the CPU eight-bit floats are converted in a faster way than ComfyUI has."""
+        table: Any = self
+        patched = bool(table.weight_function or table.bias_function)
+        if patched or values.dtype != torch.float32 or not values.is_cpu or not can_widen(self.weight):
+            return super().forward_comfy_cast_weights(values)  # type: ignore[misc]
+        bias = None if table.bias is None else table.bias.to(values.dtype)
+        return nn.functional.linear(values, widened(self.weight), bias)
+
+
 class _Looked(_Converts):
     """A token table: only the rows that are looked up are converted."""
 
@@ -129,5 +143,6 @@ class _Looked(_Converts):
 
 @functools.cache
 def _converting(kind: Any) -> Any:
-    base = _Looked if issubclass(kind, nn.Embedding) else _Converts
+    bases = {nn.Embedding: _Looked, nn.Linear: _Multiplied}
+    base = next((ours for theirs, ours in bases.items() if issubclass(kind, theirs)), _Converts)
     return type(kind.__name__, (base, kind), {"made_as": kind})
