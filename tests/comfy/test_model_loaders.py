@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 
 from offload_runtime.adapter.widened import EIGHT_BITS, can_widen, widened
 from scripts import demo_geometry as geometry
+from scripts import demo_models
 from scripts.peak_memory import PeakMemory
 from scripts.process_memory import mapped_ranges
 
@@ -336,3 +337,42 @@ def test_eight_bit_floats_are_widened_to_the_bits_that_torch_gives(dtype: torch.
     odd = weight.view(-1)[1:]
     assert not can_widen(odd)
     assert not can_widen(weight.half())
+
+
+def written(folder: Path, name: str) -> str:
+    """Write one of the demo models, and return its file's name."""
+    model = next(model for model in demo_models.MODELS if name in model.file)
+    demo_models.write(model, folder / Path(model.file).name)
+    return Path(model.file).name
+
+
+def test_a_clip_vision_gives_the_same_bits_out_of_its_file(graph: Graph, folder: Path) -> None:
+    name = written(folder, "demo_clip_vit_l")
+    expected = models.look(core("CLIPVisionLoader", clip_name=name))
+    vision, placements = load(graph, "LoadCLIPVision", clip_name=name)
+    assert torch.equal(models.look(vision), expected)
+    row = placements.report().rows[0]
+    assert (row.component, row.applied) == ("image_encoder", "layerwise")
+    assert row.tiers["file"] > 0.9 * row.bytes
+
+
+def test_a_checkpoint_gives_all_that_comfyui_s_loader_gives(graph: Graph, folder: Path) -> None:
+    import nodes
+
+    name = written(folder, "demo_ltxv_tiny")
+    with torch.inference_mode():
+        model, clip, vae = nodes.NODE_CLASS_MAPPINGS["CheckpointLoaderSimple"]().load_checkpoint(name)
+    prompt = {
+        "1": node("PlacementPolicy", **LAYERWISE),
+        "2": node("LoadCheckpoint", ckpt_name=name, policy=["1", 0]),
+    }
+    prompt |= {str(3 + index): node("Sink", value=["2", index]) for index in range(4)}
+    seen = graph.run(prompt)
+    kinds = sorted(type(value).__name__ for value in (model, clip, vae))
+    assert sorted(type(value).__name__ for value in seen if not hasattr(value, "report")) == kinds
+    ours = next(value for value in seen if isinstance(value, type(vae)))
+    latent = torch.linspace(-1, 1, 128 * 4).reshape(1, 128, 1, 2, 2)
+    with torch.inference_mode():
+        assert torch.equal(ours.decode(latent), vae.decode(latent))
+    placements = next(value for value in seen if hasattr(value, "report"))
+    assert {"transformer"} < placements.names
