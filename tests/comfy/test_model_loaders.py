@@ -376,3 +376,13 @@ def test_a_checkpoint_gives_all_that_comfyui_s_loader_gives(graph: Graph, folder
         assert torch.equal(ours.decode(latent), vae.decode(latent))
     placements = next(value for value in seen if hasattr(value, "report"))
     assert {"transformer"} < placements.names
+
+
+def test_a_report_behind_such_a_loader_tells_what_came_of_its_policy(graph: Graph) -> None:
+    prompt = {
+        "1": node("PlacementPolicy", **LAYERWISE),
+        "2": node("LoadVAE", vae_name="vae.safetensors", policy=["1", 0]),
+        "3": node("PlacementReport", placements=["2", 1]),
+    }
+    graph.run(prompt)
+    assert list(graph.ui("3")["placement_decisions"][0]["policy_nodes"]) == ["1"]
