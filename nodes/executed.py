@@ -11,7 +11,14 @@ from typing import Any
 
 from ..offload_runtime.policy import WORKFLOW_SETTINGS, PlacementRow, Policy, spell_value, upstream
 
-LOADER = "LayerwiseOffload_Loader"
+LOADERS = (
+    "LayerwiseOffload_Loader",
+    *(
+        f"LayerwiseOffload_Load{what}"
+        for what in ("CLIP", "DualCLIP", "VAE", "CLIPVision", "DiffusionModel", "Checkpoint")
+    ),
+)
+"""The nodes that place."""
 POLICY = "LayerwiseOffload_PlacementPolicy"
 POLICY_NODES = (
     POLICY,
@@ -32,7 +39,7 @@ def policy_nodes(graph: Graph, loader: str) -> list[str]:
 def common_policy_nodes(graph: Graph, report: str) -> list[str]:
     """Return the policy nodes of all loaders in front of a report, or none where the loaders have different ones."""
     before = upstream(graph, _input(graph, report, "placements"))
-    chains = [policy_nodes(graph, node) for node in before if graph[node]["class_type"] == LOADER]
+    chains = [policy_nodes(graph, node) for node in before if graph[node]["class_type"] in LOADERS]
     return chains[0] if chains and all(chain == chains[0] for chain in chains) else []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from comfy_api.latest import ComfyExtension, io
 
 from .loader import LoaderNode
+from .model_loaders import model_loaders
 from .placement_policy import PlacementPolicyNode
 from .placement_report import PlacementReportNode
 from .policy_files import LoadPolicyNode, SavePolicyNode
@@ -26,5 +27,6 @@ class LayerwiseOffloadExtension(ComfyExtension):
             LoadPolicyNode,
             SavePolicyNode,
             LoaderNode,
+            *model_loaders(),
             PlacementReportNode,
         ]

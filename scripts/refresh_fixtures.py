@@ -26,6 +26,11 @@ SCHEMAS = FIXTURES / "node_schemas.json"
 POLICY_SCHEMA = ROOT / "web" / "policy.schema.json"
 # What saved workflows and API clients depend on. The rest (tooltips, say) differs between ComfyUI versions.
 KEPT_OPTIONS = ("default", "options", "min", "max", "multiline")
+# Nodes with the widgets of ComfyUI's own loaders, whose lists are of files, or of what a version knows.
+COMFYUIS_LISTS = tuple(
+    f"{workflow.PACK_PREFIX}Load{what}"
+    for what in ("CLIP", "DualCLIP", "VAE", "CLIPVision", "DiffusionModel", "Checkpoint")
+)
 
 
 def main() -> None:
@@ -53,8 +58,8 @@ def schemas(object_info: dict[str, Any]) -> dict[str, Any]:
     """The pack's nodes as far as saved workflows depend on them."""
     return {
         node_id: {
-            "required": _inputs(info["input"].get("required", {})),
-            "optional": _inputs(info["input"].get("optional", {})),
+            "required": _inputs(node_id, info["input"].get("required", {})),
+            "optional": _inputs(node_id, info["input"].get("optional", {})),
             "outputs": [list(pair) for pair in zip(info["output_name"], info["output"], strict=True)],
         }
         for node_id, info in sorted(object_info.items())
@@ -89,10 +94,11 @@ def outputs(schema: dict[str, Any]) -> list[str]:
     return [name for name, _ in schema["outputs"]]
 
 
-def _inputs(inputs: dict[str, Any]) -> list[list[Any]]:
+def _inputs(node_id: str, inputs: dict[str, Any]) -> list[list[Any]]:
     """As lists, because the order is part of the promise: workflows store widget values by position."""
+    kept = [key for key in KEPT_OPTIONS if key != "options" or node_id not in COMFYUIS_LISTS]
     return [
-        [name, config[0], {key: config[1][key] for key in KEPT_OPTIONS if key in (config[1] or {})}]
+        [name, config[0], {key: config[1][key] for key in kept if key in (config[1] or {})}]
         for name, config in inputs.items()
     ]
 

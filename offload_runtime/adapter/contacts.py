@@ -90,6 +90,8 @@ CONTACTS: Mapping[Group, tuple[Contact, ...]] = {
         Contact("comfy.patcher_extension", "CallbacksMP PatcherInjection(inject,eject)", "imported"),
         Contact("comfy.cli_args", "args parser", "ComfyUI's command line"),
         Contact("comfy.utils", "ProgressBar", "the Loader's progress"),
+        Contact("comfy.ops", "disable_weight_init manual_cast", "operations that convert their weight"),
+        Contact("comfy.float", "stochastic_rounding", "the rounding of a patched weight"),
         Contact(
             "folder_paths",
             "folder_names_and_paths get_full_path get_user_directory",

@@ -40,7 +40,7 @@ def machine_facts() -> MachineFacts:
         pin_limit=_pin_limit(),
         accelerators=_accelerators() if accelerator else 0,
         shared_memory=getattr(getattr(mm, "vram_state", None), "name", "") == "SHARED",
-        dynamic_vram=_dynamic_vram(),
+        dynamic_vram=dynamic_vram(),
         flags=tuple(typed for flag in FLAGS if (typed := given(flag)) is not None),
     )
 
@@ -112,11 +112,11 @@ def _accelerators() -> int:
     return max(1, int(api.device_count())) if api is not None else 1
 
 
-def _dynamic_vram() -> bool:
+def dynamic_vram() -> bool:
     """Tell whether ComfyUI pages weights in by itself; older versions have no such module."""
     return bool(getattr(getattr(comfy, "memory_management", None), "aimdo_enabled", False))
 
 
 def _headroom() -> int:
     """Return the device memory that dynamic VRAM keeps free beside its reserve; nothing else knows the flag."""
-    return int(float(getattr(args, "vram_headroom", 0)) * 1024**3) if _dynamic_vram() else 0
+    return int(float(getattr(args, "vram_headroom", 0)) * 1024**3) if dynamic_vram() else 0

@@ -61,6 +61,17 @@ def candidate_files(prompt: Prompt, node_id: str, socket: str, value: Any) -> li
     files = [*_loaded_from(patcher), *_named_before(prompt, node_id, socket)]
     if not isinstance(model, nn.Module):
         return list(dict.fromkeys(files))
+    return remember(model, files)
+
+
+def named_files(inputs: Mapping[str, Any]) -> list[Path]:
+    """Return the model files that the inputs of one node name."""
+    names = [value for value in _strings(inputs) if value.lower().endswith(_SUFFIXES)]
+    return list(dict.fromkeys(file for name in names for file in _resolve(name)))
+
+
+def remember(model: nn.Module, files: Iterable[Path]) -> list[Path]:
+    """Note that a model may have been loaded from some files; return all that it may come from, the likeliest first."""
     record = record_of(model)
     record.files = tuple(dict.fromkeys([*files, *record.files]))
     return list(record.files)
@@ -136,9 +147,7 @@ def _named_before(prompt: Prompt, node_id: str, socket: str) -> Iterator[Path]:
     given = prompt.nodes.get(node_id, {}).get("inputs", {}).get(socket)
     start = given if is_link(given) else [prompt.parents.get(node_id), 0]
     for ancestor in upstream(links, start):
-        for value in _strings(prompt.nodes[ancestor].get("inputs", {})):
-            if value.lower().endswith(_SUFFIXES):
-                yield from _resolve(value)
+        yield from named_files(prompt.nodes[ancestor].get("inputs", {}))
 
 
 def _with_expansions(prompt: Prompt) -> dict[str, dict[str, Any]]:
