@@ -92,7 +92,7 @@ class Slots:
         if found is None:
             parts = distinct_parts(masters)
             places = dict(zip(map(id, parts), self.views(start, layout_of(parts)), strict=True))
-            with torch.inference_mode(False), torch.no_grad():
+            with torch.no_grad(), torch.inference_mode(False):
                 found = [
                     _assembled(master, [places[id(part)] for part in parts_of(master)]) for master in masters
                 ]

@@ -165,6 +165,21 @@ def test_quantised_weights_are_streamed_as_they_are(comfy: ComfyUI) -> None:
     assert torch.equal(twice.core(), expected)
 
 
+def test_a_weight_that_cannot_be_taken_apart_later_leaves_its_layer_to_core(comfy: ComfyUI) -> None:
+    comfy.sim.cap = BIG
+    twice = Twice(comfy, Stacked(comfy.ops.manual_cast))
+    placed = place("model", twice.wired)
+    twice.run(placed.value)
+    moved = placed.row.moved_bytes
+    up = twice.model.blocks[1].up
+    comfy.mm.unload_all_models()
+    up.weight = nn.Parameter(Opaque(up.weight.data), requires_grad=False)
+    expected = twice.core()
+    torch.testing.assert_close(twice.run(placed.value), expected)
+    assert placed.row.moved_bytes == moved * 7 // 4
+    assert "3 of 4 layers" in placed.row.how
+
+
 def test_a_weight_that_is_quantised_later_is_streamed_as_such(comfy: ComfyUI) -> None:
     comfy.sim.cap = BIG
     twice = Twice(comfy, Stacked(comfy.ops.manual_cast))

@@ -24,7 +24,7 @@ class EverythingTier:
     def __init__(self) -> None:
         self.expected: list[int] = []
 
-    def begin_use(self) -> None:
+    def begin_use(self, live: Iterable[torch.Tensor]) -> None:
         """Nothing to do."""
 
     def holds(self, tensor: torch.Tensor) -> bool:
