@@ -46,11 +46,18 @@ def family(request: pytest.FixtureRequest) -> Any:
 @pytest.fixture(autouse=True)
 def _nothing_loaded() -> Iterator[None]:
     """Every test starts and ends with nothing loaded."""
+    _unload()
+    yield
+    _unload()
+
+
+def _unload() -> None:
+    """Unload everything, on whatever device; ComfyUI's own "unload all" leaves out what is loaded on the CPU."""
     import comfy.model_management as mm
 
     mm.unload_all_models()
-    yield
-    mm.unload_all_models()
+    for device in {loaded.device for loaded in mm.current_loaded_models}:
+        mm.free_memory(1e30, device)
 
 
 @pytest.fixture
