@@ -80,8 +80,10 @@ class PackedWeights:
         if not masters:
             return
         with self._lock:
-            self._return(masters)
             block = self.block(masters)
+            if block is None:
+                self._return(masters)
+                block = self.block(masters)
             if block is None:
                 block = self._move(masters)
             wanted = bool(list(self._wanting))

@@ -191,7 +191,7 @@ Answer = Callable[[Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any]
 
 
 def _awake(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    for rest in list(_rests((args, kwargs))):
+    for rest in filter(None, map(rest_of, list(found_in((args, kwargs), Resting)))):
         rest.wake()
     return func(*args, **kwargs)
 
@@ -212,10 +212,8 @@ def copied(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, A
     rest = rest_of(tensor)
     if rest is None:
         return func(*args, **kwargs)
-    if "memory_format" not in kwargs:
-        probe = torch.empty((0,) * max(1, tensor.ndim), dtype=tensor.dtype)
-        if func(probe, *others, **kwargs) is probe:
-            return tensor
+    if changes_nothing(func, tensor, others, kwargs):
+        return tensor
     return func(rest.read(), *others, **kwargs)
 
 
@@ -258,15 +256,25 @@ def _looked_up(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[st
     return torch.embedding(rows, places)
 
 
-def _rests(value: Any) -> Iterator[Rest]:
-    """Yield where each tensor among the arguments of a function rests."""
-    if (rest := rest_of(value)) is not None:
-        yield rest
+def changes_nothing(
+    func: Callable[..., Any], tensor: torch.Tensor, others: Sequence[Any], kwargs: Mapping[str, Any]
+) -> bool:
+    """Tell whether a conversion would return the weight itself."""
+    if "memory_format" in kwargs:
+        return False
+    probe = torch.empty((0,) * max(1, tensor.ndim), dtype=tensor.dtype)
+    return func(probe, *others, **kwargs) is probe
+
+
+def found_in(value: Any, *kinds: type[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """Yield the tensors of some classes among the arguments of a function."""
+    if isinstance(value, kinds):
+        yield value
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from _rests(item)
+            yield from found_in(item, *kinds)
     elif isinstance(value, dict):
-        yield from _rests(list(value.values()))
+        yield from found_in(list(value.values()), *kinds)
 
 
 def _is_alive(reference: weakref.ref[torch.Tensor]) -> bool:

@@ -13,7 +13,18 @@ from typing import Any
 import torch
 
 from .parts import assemble, kind_of, parts_of
-from .resting import Rest, Resting, alias, answer_to, as_it_is, copied, rest_of, without_dispatch
+from .resting import (
+    Rest,
+    Resting,
+    alias,
+    answer_to,
+    as_it_is,
+    changes_nothing,
+    copied,
+    found_in,
+    rest_of,
+    without_dispatch,
+)
 
 _between: dict[type, type] = {}
 """Class of a wrapper → the class that it is of while it rests."""
@@ -37,11 +48,11 @@ class RestingWrapper(torch.Tensor):
             if answer is as_it_is:
                 with without_dispatch():
                     return func(*args, **kwargs)
-            if answer is copied and _changes_nothing(func, wrapper, args, kwargs):
+            if answer is copied and changes_nothing(func, wrapper, args[1:], kwargs):
                 return wrapper
             if answer is alias:
                 return _alias(wrapper)
-        for resting in list(_resting((args, kwargs))):
+        for resting in list(found_in((args, kwargs), Resting, RestingWrapper)):
             wake(resting)
         return func(*args, **kwargs)
 
@@ -82,25 +93,5 @@ def _alias(wrapper: torch.Tensor) -> torch.Tensor:
     return twin
 
 
-def _changes_nothing(
-    func: Callable[..., Any], wrapper: torch.Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> bool:
-    """Tell whether a conversion would return the weight itself."""
-    if "memory_format" in kwargs:
-        return False
-    probe = torch.empty((0,) * max(1, wrapper.ndim), dtype=wrapper.dtype)
-    return func(probe, *args[1:], **kwargs) is probe
-
-
 def _rests(wrapper: torch.Tensor) -> Iterator[Rest]:
     yield from filter(None, map(rest_of, parts_of(wrapper)))
-
-
-def _resting(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, (Resting, RestingWrapper)):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _resting(item)
-    elif isinstance(value, dict):
-        yield from _resting(list(value.values()))
