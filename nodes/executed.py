@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..offload_runtime.policy import WORKFLOW_SETTINGS, PlacementRow, Policy, spell_value, upstream
+
+if TYPE_CHECKING:
+    from ..offload_runtime.adapter import Placements
 
 LOADERS = (
     "LayerwiseOffload_Loader",
@@ -41,6 +44,14 @@ def common_policy_nodes(graph: Graph, report: str) -> list[str]:
     before = upstream(graph, _input(graph, report, "placements"))
     chains = [policy_nodes(graph, node) for node in before if graph[node]["class_type"] in LOADERS]
     return chains[0] if chains and all(chain == chains[0] for chain in chains) else []
+
+
+def decided_here(
+    graph: Graph, loader: str, asked: Policy, placements: Placements, count: int
+) -> dict[str, Any]:
+    """Return what came of the values of the policy nodes in front of a loader, which has placed the last components."""
+    rows = [PlacementRow.of(p.facts, p.decision) for p in placements.placed[len(placements.placed) - count :]]
+    return decisions(graph, policy_nodes(graph, loader), [asked], rows)
 
 
 def decisions(

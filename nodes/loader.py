@@ -9,11 +9,11 @@ import comfy.utils
 from comfy_api.latest import io
 
 from ..offload_runtime.errors import AttachError
-from ..offload_runtime.policy import PlacementRow, Policy, is_link, vae_use
+from ..offload_runtime.policy import Policy, is_link, vae_use
 from ..offload_runtime.policy.files import DEFAULT_FILE
 from . import sockets
 from .compat import known_options
-from .executed import decisions, policy_nodes
+from .executed import decided_here
 from .policy_files import fingerprint, policy_folder
 from .prompt import prompt_graph
 from .sockets import SOCKETS
@@ -28,7 +28,6 @@ class LoaderNode(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
         """Every input is optional: connect what is to be placed."""
-        types = {"model": io.Model, "clip": io.Clip, "vae": io.Vae, "clip_vision": io.ClipVision}
         return known_options(
             io.Schema,
             node_id="LayerwiseOffload_Loader",
@@ -39,33 +38,14 @@ class LoaderNode(io.ComfyNode):
             search_aliases=["low vram", "offload", "block swap", "layerwise", "stream", "vram"],
             inputs=[
                 *(
-                    types[slot].Input(
+                    sockets.TYPES[slot].Input(
                         slot, optional=True, tooltip=f"The {slot.upper()} to place; may stay open."
                     )
                     for slot in SOCKETS
                 ),
-                sockets.PlacementPolicy.Input(
-                    "policy",
-                    optional=True,
-                    tooltip="Where the components shall live. Without a policy everything is decided automatically.",
-                ),
-                sockets.Placements.Input(
-                    "placements",
-                    optional=True,
-                    tooltip="The placements of another Layerwise Offload Loader: this one's are added, so that one "
-                    "report shows them all, and a second text encoder is called text_encoder_2.",
-                ),
+                *sockets.policy_inputs("Layerwise Offload Loader"),
             ],
-            outputs=[
-                *(
-                    types[slot].Output(display_name=slot.upper(), tooltip=f"The placed {slot.upper()}.")
-                    for slot in SOCKETS
-                ),
-                sockets.Placements.Output(
-                    display_name="placements",
-                    tooltip="What was placed, for a Placement Report or another loader.",
-                ),
-            ],
+            outputs=sockets.placed_outputs(SOCKETS),
             hidden=[io.Hidden.unique_id, io.Hidden.dynprompt],
         )
 
@@ -110,11 +90,7 @@ class LoaderNode(io.ComfyNode):
             on_step=lambda: bar.update(1),
             vae_use=vae_use(graph, node_id, SOCKETS.index("vae")),
         )
-        rows = [
-            PlacementRow.of(p.facts, p.decision)
-            for p in all_placements.placed[len(all_placements.placed) - len(objects) :]
-        ]
-        decided = decisions(graph, policy_nodes(graph, node_id), [asked], rows)
+        decided = decided_here(graph, node_id, asked, all_placements, len(objects))
         return io.NodeOutput(
             *(placed.get(slot) for slot in SOCKETS), all_placements, ui={"placement_decisions": [decided]}
         )

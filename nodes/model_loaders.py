@@ -8,18 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from comfy_api.latest import io
 
-from ..offload_runtime.policy import NOT_SAID, PlacementRow, Policy, vae_use
+from ..offload_runtime.policy import NOT_SAID, Policy, vae_use
 from ..offload_runtime.policy.files import DEFAULT_FILE
 from . import sockets
 from .compat import known_options
-from .executed import decisions, policy_nodes
+from .executed import decided_here
 from .policy_files import fingerprint, policy_folder
 from .prompt import prompt_graph
 
 if TYPE_CHECKING:
     from ..offload_runtime.adapter import Placements
-
-_TYPES = {"model": io.Model, "clip": io.Clip, "vae": io.Vae, "clip_vision": io.ClipVision}
 
 _TOOLTIPS = {
     "clip_name": "The encoder to load, from ComfyUI's folder for its kind.",
@@ -61,17 +59,8 @@ class _ModelLoader(io.ComfyNode):
             description="Loads as ComfyUI does, places what was loaded, and copies no weights into memory meanwhile: "
             "with layerwise they are read from their safetensors file when they are used.",
             search_aliases=["load model", "low ram", "low vram", "offload", "layerwise", "mmap"],
-            inputs=[*_core_inputs(cls.CORE), *_our_inputs()],
-            outputs=[
-                *(
-                    _TYPES[slot].Output(display_name=slot.upper(), tooltip=f"The placed {slot.upper()}.")
-                    for slot in cls.HANDS_OUT
-                ),
-                sockets.Placements.Output(
-                    display_name="placements",
-                    tooltip="What was placed, for a Placement Report or another loader.",
-                ),
-            ],
+            inputs=[*_core_inputs(cls.CORE), *sockets.policy_inputs("loader of this pack")],
+            outputs=sockets.placed_outputs(cls.HANDS_OUT),
             hidden=[io.Hidden.unique_id, io.Hidden.dynprompt],
         )
 
@@ -99,9 +88,7 @@ class _ModelLoader(io.ComfyNode):
             placements or Placements(),
             use,
         )
-        new = all_placements.placed[len(all_placements.placed) - count :]
-        rows = [PlacementRow.of(p.facts, p.decision) for p in new]
-        decided = decisions(graph, policy_nodes(graph, node_id), [asked], rows)
+        decided = decided_here(graph, node_id, asked, all_placements, count)
         return io.NodeOutput(*loaded, all_placements, ui={"placement_decisions": [decided]})
 
 
@@ -126,22 +113,6 @@ def _core_inputs(name: str) -> Iterator[io.Input]:
             tooltip=_TOOLTIPS.get(key) or said.get("tooltip"),
             advanced=said.get("advanced"),
         )
-
-
-def _our_inputs() -> tuple[io.Input, io.Input]:
-    return (
-        sockets.PlacementPolicy.Input(
-            "policy",
-            optional=True,
-            tooltip="Where the components shall live. Without a policy everything is decided automatically.",
-        ),
-        sockets.Placements.Input(
-            "placements",
-            optional=True,
-            tooltip="The placements of another loader of this pack: this one's are added, so that one report shows "
-            "them all, and a second text encoder is called text_encoder_2.",
-        ),
-    )
 
 
 class LoadClipNode(_ModelLoader):

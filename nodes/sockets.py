@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from comfy_api.latest import io
 
 PlacementPolicy = io.Custom("PLACEMENT_POLICY")
@@ -12,3 +14,41 @@ CATEGORY = "advanced/offload"
 
 SOCKETS = ("model", "clip", "vae", "clip_vision")
 """The sockets of the loader for what is placed, in order."""
+
+TYPES = {"model": io.Model, "clip": io.Clip, "vae": io.Vae, "clip_vision": io.ClipVision}
+"""Socket → its type."""
+
+
+def policy_inputs(other: str) -> tuple[io.Input, io.Input]:
+    """Return the inputs by which a node that places hears what is wanted, and what others have placed.
+
+    Args:
+        other: what such another one is called.
+    """
+    return (
+        PlacementPolicy.Input(
+            "policy",
+            optional=True,
+            tooltip="Where the components shall live. Without a policy everything is decided automatically.",
+        ),
+        Placements.Input(
+            "placements",
+            optional=True,
+            tooltip=f"The placements of another {other}: this one's are added, so that one report shows them all, "
+            "and a second text encoder is called text_encoder_2.",
+        ),
+    )
+
+
+def placed_outputs(sockets: Iterable[str]) -> list[io.Output]:
+    """Return the outputs of a node that places what some sockets take, in order."""
+    return [
+        *(
+            TYPES[slot].Output(display_name=slot.upper(), tooltip=f"The placed {slot.upper()}.")
+            for slot in sockets
+        ),
+        Placements.Output(
+            display_name="placements",
+            tooltip="What was placed, for a Placement Report or another loader.",
+        ),
+    ]
