@@ -9,16 +9,14 @@ import pytest
 import torch
 
 from offload_runtime.engine import parameter_bytes
-from offload_runtime.engine.parts import distinct_parts
 
 from . import gguf_pack
 from .comfyui import ComfyUI
-from .placing import BIG, end_node, place, vram_state
+from .on_card import OnCard
+from .placing import BIG, place
 from .quantised import INNER, WIDTH, Block
 
 pytestmark = pytest.mark.usefixtures("_inference_mode")
-
-GIVEN = torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(5)).to(torch.bfloat16)
 
 
 class Model(torch.nn.Module):
@@ -33,7 +31,7 @@ class Model(torch.nn.Module):
         return x
 
 
-class Run:
+class Run(OnCard):
     """A model from a GGUF file, with the pack's operations and patcher."""
 
     def __init__(self, comfy: ComfyUI, path: Path, quantisation: str) -> None:
@@ -50,30 +48,9 @@ class Run:
         gguf_pack.write(path, weights, quantisation)
         loaded = pack.loader.gguf_sd_loader(str(path))
         state = loaded[0] if isinstance(loaded, tuple) else loaded
-        self.comfy, self.pack = comfy, pack
-        self.model = Model(pack.ops.GGMLOps, state).requires_grad_(False)
-        plain = comfy.model_patcher.ModelPatcher(self.model, comfy.sim.device, torch.device("cpu"))
-        self.wired = pack.nodes.GGUFModelPatcher.clone(plain)
-
-    def __call__(self, patcher: Any) -> torch.Tensor:
-        self.comfy.mm.load_models_gpu([patcher])
-        result = self.model(GIVEN.to(self.comfy.sim.device)).cpu()
-        end_node(self.comfy)
-        return result
-
-    def core(self, patcher: Any, state: str = "NORMAL_VRAM") -> torch.Tensor:
-        """What the pack makes of it without us."""
-        with vram_state(self.comfy, state):
-            result = self(patcher)
-        self.comfy.mm.unload_all_models()
-        return result
-
-    def with_lora(self) -> Any:
-        clone, generator = self.wired.clone(), torch.Generator().manual_seed(3)
-        keys = [f"blocks.{index}.up.weight" for index in range(4)]
-        patches = {key: (torch.randn(INNER, WIDTH, generator=generator) * 0.05,) for key in keys}
-        assert set(clone.add_patches(patches, 1.0)) == set(keys)
-        return clone
+        model = Model(pack.ops.GGMLOps, state).requires_grad_(False)
+        plain = comfy.model_patcher.ModelPatcher(model, comfy.sim.device, torch.device("cpu"))
+        super().__init__(comfy, model, pack.nodes.GGUFModelPatcher.clone(plain))
 
 
 @pytest.mark.parametrize("quantisation", ["Q8_0", "Q4_0", "Q5_1", "Q4_K"])
@@ -118,5 +95,4 @@ def test_the_pack_still_lets_go_of_its_file(comfy: ComfyUI, tmp_path: Path) -> N
     mapped = [line for line in Path("/proc/self/maps").read_text().splitlines() if str(path) in line]
     assert not mapped
     assert comfy.sim.pinned >= parameter_bytes(run.model)
-    blocks = {part.untyped_storage().data_ptr() for part in distinct_parts(run.model.parameters())}
-    assert len(blocks) == 4
+    assert len(run.blocks()) == 4

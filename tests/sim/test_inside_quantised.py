@@ -10,50 +10,26 @@ import torch
 from safetensors.torch import save_file
 
 from offload_runtime.engine import parameter_bytes
-from offload_runtime.engine.parts import distinct_parts
 
 from .comfyui import ComfyUI
-from .placing import BIG, end_node, place, vram_state
-from .quantised import FORMATS, GIVEN, WIDTH, Quantised, documented, forget_constants, formats
+from .on_card import OnCard
+from .placing import BIG, place
+from .quantised import FORMATS, Quantised, documented, forget_constants, formats
 
 pytestmark = pytest.mark.usefixtures("_inference_mode")
 
 
-class Run:
-    """A quantised model, and what it answers."""
+class Run(OnCard):
+    """A quantised model, as ComfyUI loads it."""
 
     def __init__(self, comfy: ComfyUI, format: str, **options: Any) -> None:
         if format not in formats():
             pytest.skip(f"This ComfyUI does not know {format}.")
         forget_constants()
         comfy.sim.cap = BIG
-        self.comfy, self.model = comfy, Quantised(format, **options)
+        model = Quantised(format, **options)
         made = getattr(comfy.model_patcher, "CoreModelPatcher", comfy.model_patcher.ModelPatcher)
-        self.wired = made(self.model, comfy.sim.device, torch.device("cpu"))
-
-    def __call__(self, patcher: Any) -> torch.Tensor:
-        self.comfy.mm.load_models_gpu([patcher])
-        result = self.model(GIVEN.to(self.comfy.sim.device)).cpu()
-        end_node(self.comfy)
-        return result
-
-    def core(self, patcher: Any, state: str = "NORMAL_VRAM") -> torch.Tensor:
-        """What ComfyUI makes of it, whole on the card, or (`NO_VRAM`) streamed by itself."""
-        with vram_state(self.comfy, state):
-            result = self(patcher)
-        self.comfy.mm.unload_all_models()
-        return result
-
-    def blocks(self) -> set[int]:
-        """Where the memory is that the weights view."""
-        return {part.untyped_storage().data_ptr() for part in distinct_parts(self.model.parameters())}
-
-    def with_lora(self) -> Any:
-        clone, generator = self.wired.clone(), torch.Generator().manual_seed(3)
-        keys = [f"blocks.{i}.up.weight" for i in range(len(self.model.blocks))]
-        patches = {key: (torch.randn(512, WIDTH, generator=generator) * 0.05,) for key in keys}
-        assert set(clone.add_patches(patches, 1.0)) == set(keys)
-        return clone
+        super().__init__(comfy, model, made(model, comfy.sim.device, torch.device("cpu")))
 
 
 @pytest.mark.parametrize("format", FORMATS)
