@@ -107,6 +107,11 @@ class ComfyServer:
         """The log so far, without the colours that newer versions print."""
         return re.sub(r"\x1b\[[0-9;]*m", "", self.log.read_text(encoding="utf-8", errors="replace"))
 
+    def tracebacks(self, but: re.Pattern[str]) -> list[str]:
+        """The tracebacks in the log so far, without those whose last line begins with a pattern."""
+        found = re.findall(r"^Traceback.*\n(?:(?:[ \t].*)?\n)*.*", self.log_text(), re.MULTILINE)
+        return [trace for trace in found if not but.match(trace.splitlines()[-1])]
+
     def keep_log(self) -> Path:
         """Copy the log out of the temporary folder; returns where it is."""
         DEMO_OUTPUT.mkdir(exist_ok=True)

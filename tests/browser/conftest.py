@@ -27,6 +27,8 @@ SWITCHES = [
     "--disable-component-update",
     "--disable-sync",
 ]
+# A page that is left does not wait for what it has asked for, and ComfyUI logs that it could not answer.
+HUNG_UP = re.compile(r"(\w+\.)*(ClientConnectionResetError|ConnectionResetError|BrokenPipeError)\b")
 WORKFLOWS = sorted((ROOT / "example_workflows").glob("*.json"))
 
 
@@ -37,7 +39,7 @@ def server() -> Iterator[ComfyServer]:
     with ComfyServer(Path(sys.executable), tree, demo_models(), frontend=frontend.require()) as running:
         place_files_of_examples(running.base / "models")
         yield running
-        assert "Traceback" not in running.log_text(), running.log_text()[-3000:]
+        assert running.tracebacks(but=HUNG_UP) == []
 
 
 def place_files_of_examples(models: Path) -> None:
