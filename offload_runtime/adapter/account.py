@@ -98,7 +98,8 @@ class _Account:
         if self._inside:
             return self._whole
         size = self._whole
-        if not (self._fits or self._streamer.slot_bytes or self._will_move_in()):
+        fits = self._fits and not self._pressure.holds(self._patcher().model)  # type: ignore[union-attr]
+        if not (fits or self._streamer.slot_bytes or self._will_move_in()):
             size = min(size, min(self._worth_it(), self._without_tables) + self._slots_to_plan())
         return max(size, self.loaded_size())
 

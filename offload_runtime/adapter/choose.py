@@ -43,7 +43,7 @@ def choose_backend(
         return _to_cpu(handle)
     if is_dynamic(handle.patcher):
         return _paged(decision, handle, facts)
-    if decision.placement is Placement.LAYERWISE and stacks:
+    if stacks and (decision.placement is Placement.LAYERWISE or decision.gives_way):
         return _layerwise(decision, handle, found, ledger)
     if mm.is_device_cpu(handle.patcher.load_device):
         return OnCpu(decision.placement, _ON_CPU[decision.placement], handle.patcher)
@@ -69,6 +69,8 @@ def _layerwise(decision: Decision, handle: Handle, found: FileLayers | None, led
         return StreamedFromFile(handle, ledger)
     host = decision.host_tier or Host.PINNED
     budget = _budget(decision, handle.patcher.model)
+    if decision.gives_way:
+        budget = _whole(handle.patcher.model)
     flexible, ahead = decision.flexible, decision.look_ahead
     return StreamedToDevice(handle, ledger, budget, host, flexible=flexible, look_ahead=ahead)
 
@@ -78,8 +80,11 @@ def _budget(decision: Decision, model: nn.Module) -> int | None:
     budget = decision.budget_bytes
     if budget is None or budget < parameter_bytes(model):
         return budget
-    buffers = sum(buffer.nbytes for buffer in model.buffers())
-    return decision.budget_asked if decision.budget_asked is not None else budget + buffers
+    return decision.budget_asked if decision.budget_asked is not None else _whole(model)
+
+
+def _whole(model: nn.Module) -> int:
+    return parameter_bytes(model) + sum(buffer.nbytes for buffer in model.buffers())
 
 
 def _to_cpu(handle: Handle) -> Backend:

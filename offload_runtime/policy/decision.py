@@ -30,6 +30,8 @@ class Decision:
             counts for it; a component that takes memory in pages is held to this.
         host_tier: where the masters of its layers should wait, or None when it is not streamed.
         host_reason: why they should wait there, in a sentence for people.
+        gives_way: whether ComfyUI may take weights of what was to be whole, and those are streamed from then on
+            instead of loaded and taken again for every prompt.
         look_ahead: whether the next layer may be copied while one computes.
         device: the device that computes it.
         limits: what the machine could not do of what was asked, in sentences for people.
@@ -46,6 +48,7 @@ class Decision:
     budget_asked: int | None = None
     host_tier: HostTier | None = None
     host_reason: str = ""
+    gives_way: bool = False
     look_ahead: bool = True
     device: str = ""
     limits: tuple[str, ...] = ()

@@ -27,7 +27,7 @@ from .policy import Policy
 from .quantities import Budget, format_bytes
 from .rules import decide
 from .settings import Setting
-from .situation import Situation, Wish, situation
+from .situation import Situation, Wish, can_give_way, situation
 
 
 def resolve(
@@ -151,6 +151,7 @@ class _Case(NamedTuple):
             budget_asked=self._allowed(component, budget),
             host_tier=tier.tier if tier is not None else None,
             host_reason=tier.reason if tier is not None else "",
+            gives_way=asked is None and placed.placement is Placement.RESIDENT and self._yields(component),
             look_ahead=waits is None,
             device="cpu" if component.on_cpu or placed.placement is Placement.CPU else machine.device,
             limits=limits,
@@ -170,6 +171,15 @@ class _Case(NamedTuple):
             left = self.now.room.bytes - sum(share.planned for share in self.shares.values())
             allowed.append(self.shares[component.name].planned + max(0, left) // len(self.shares))
         return min(allowed, default=None)
+
+    def _yields(self, component: ComponentFacts) -> bool:
+        """Tell whether what ComfyUI takes of a component that was to be whole can be streamed from then on.
+
+        Nobody knows how much memory a sampler will ask for beside the weights, so what fits may lose some of them.
+        """
+        machine, can = self.now.machine, component.can
+        copies = machine.accelerator and not machine.shared_memory and not can.keeper
+        return copies and can_give_way(component) and can.why_not(Placement.LAYERWISE) is None
 
     def _bound_to(self, component: ComponentFacts, budget: Argument | None) -> int:
         """Return the device memory that somebody allowed a component that is moved in parts, or what it takes."""
