@@ -60,10 +60,18 @@ class Workflow:
         comfy: ComfyUI; switch dynamic VRAM on before, if it is wanted.
         encoder: the name of its geometry, or the model itself.
         gigabytes: the size of the diffusion model.
+        demand: the bytes that a sampler asks for beside the weights.
     """
 
-    def __init__(self, comfy: ComfyUI, encoder: str | nn.Module = "t5xxl", gigabytes: int = 12) -> None:
+    def __init__(
+        self,
+        comfy: ComfyUI,
+        encoder: str | nn.Module = "t5xxl",
+        gigabytes: int = 12,
+        demand: int = 2 * GB,
+    ) -> None:
         self.comfy = comfy
+        self.demand = demand
         with comfy.dynamic_off():
             model: Any = build(encoder, comfy.ops.manual_cast) if isinstance(encoder, str) else encoder
             diffusion = Diffusion(comfy.ops.manual_cast, gigabytes)
@@ -75,6 +83,13 @@ class Workflow:
     def patcher(self, model: nn.Module) -> Any:
         made = getattr(self.comfy.model_patcher, "CoreModelPatcher", self.comfy.model_patcher.ModelPatcher)
         return made(model, self.comfy.sim.device, torch.device("cpu"))
+
+    @property
+    def fit_point(self) -> int:
+        """The bytes of the card on which the weights of both just fit beside what ComfyUI keeps free."""
+        models = (self.encoder.model, self.diffusion.model)
+        weights = sum(p.nbytes for model in models for p in model.parameters())
+        return weights + int(self.comfy.mm.minimum_inference_memory())
 
     def place(self, **widgets: Any) -> Any:
         """Put a policy on both, as one loader node does; nothing is asked for unless given. Returns the placements."""
@@ -101,7 +116,7 @@ class Workflow:
 
     def load(self) -> None:
         """Load the diffusion model as a sampler does."""
-        self.comfy.mm.load_models_gpu([self.diffusion], 2 * GB, minimum_memory_required=GB)
+        self.comfy.mm.load_models_gpu([self.diffusion], self.demand, minimum_memory_required=self.demand // 2)
 
     def step(self) -> None:
         """One step of a sampler that has loaded the model."""

@@ -121,3 +121,25 @@ def test_what_the_diffusion_model_leaves_no_room_for_does_not_come_and_go(comfy:
     )
     workflow.encode()
     assert workflow.encoder.loaded_size() > kept + GB // 2, "alone it takes all that it was allowed"
+
+
+@pytest.mark.card(profile="rtx4090", shapes=True, cap=64 * GB)
+def test_more_memory_never_makes_a_prompt_slower(comfy: ComfyUI) -> None:
+    """Around the card that both models just fit on, a sampler asks for memory that no plan knows of."""
+    with_ours, without = [], []
+    for beyond in (-128, 64, 512):
+        for took, ours in ((without, False), (with_ours, True)):
+            workflow = Workflow(comfy)
+            comfy.sim.cap = workflow.fit_point + beyond * 2**20
+            if ours:
+                workflow.place()
+            for _ in range(4):  # the third still packs what the second has left on the host
+                ms = workflow.prompt()
+                workflow.steady_step()
+            took.append(ms)
+            comfy.mm.unload_all_models()
+    print([round(ms) for ms in without], [round(ms) for ms in with_ours])  # noqa: T201
+    for core, ours in zip(without, with_ours, strict=True):
+        assert ours <= 1.02 * core
+    for index, ours in enumerate(with_ours):
+        assert ours <= 1.03 * min(with_ours[: index + 1])
