@@ -14,6 +14,7 @@ from .backends import Backend, StreamedFromFile, StreamedToDevice
 from .dynamic import Paged
 from .dynamic_order import PageWish
 from .file_layers import FileLayers
+from .giving_way import GivingWay
 from .handles import Handle, is_dynamic
 from .left_alone import left_alone
 from .untouched import MovedToCpu, OnCpu, Untouched
@@ -68,11 +69,11 @@ def _layerwise(decision: Decision, handle: Handle, found: FileLayers | None, led
     if mm.is_device_cpu(handle.patcher.load_device):
         return StreamedFromFile(handle, ledger)
     host = decision.host_tier or Host.PINNED
-    budget = _budget(decision, handle.patcher.model)
+    kind, budget = StreamedToDevice, _budget(decision, handle.patcher.model)
     if decision.gives_way:
-        budget = _whole(handle.patcher.model)
+        kind, budget = GivingWay, _whole(handle.patcher.model)
     flexible, ahead = decision.flexible, decision.look_ahead
-    return StreamedToDevice(handle, ledger, budget, host, flexible=flexible, look_ahead=ahead)
+    return kind(handle, ledger, budget, host, flexible=flexible, look_ahead=ahead)
 
 
 def _budget(decision: Decision, model: nn.Module) -> int | None:

@@ -115,7 +115,8 @@ class _Case(NamedTuple):
         found = {setting: self.explicit.candidates(setting, name) for setting in _SETTINGS}
         asked, budget, host, device = (next(iter(candidates), None) for candidates in found.values())
         streams = placed.placement is Placement.LAYERWISE and not streams_on_cpu(component, machine)
-        waits = machine.flag("--disable-async-offload") if streams else None
+        gives_way = asked is None and placed.placement is Placement.RESIDENT and self._yields(component)
+        waits = machine.flag("--disable-async-offload") if streams or gives_way else None
         short = shortfall(placed.placement, share.planned, share.wanted, self.now)
         if placed.placement is Placement.AUTO:
             short = ""  # ComfyUI loads as much of it as fits, which is what it is left to do
@@ -126,7 +127,7 @@ class _Case(NamedTuple):
             reason += f"; at most {budget.value} of VRAM, set by {budget.asked_by}"
         if component.replaces:
             reason += f"; it replaces {component.replaces}"
-        if waits is not None:
+        if waits is not None and streams:
             reason += f"; {waits} allows no look-ahead, so every layer is waited for"
         limits = (
             *placed.limits,
@@ -151,7 +152,7 @@ class _Case(NamedTuple):
             budget_asked=self._allowed(component, budget),
             host_tier=tier.tier if tier is not None else None,
             host_reason=tier.reason if tier is not None else "",
-            gives_way=asked is None and placed.placement is Placement.RESIDENT and self._yields(component),
+            gives_way=gives_way,
             look_ahead=waits is None,
             device="cpu" if component.on_cpu or placed.placement is Placement.CPU else machine.device,
             limits=limits,
