@@ -22,7 +22,7 @@ from .loose import loose_bytes
 from .pressure import Pressure
 from .record import record_of
 from .round_cost import RoundCost
-from .staying import Staying
+from .staying import FIRST_TO_GO, Staying
 
 if TYPE_CHECKING:
     from .attachment import Attachment
@@ -183,6 +183,8 @@ class _Account:
         freed = self._streamer.free()
         if freed < memory_to_free:
             missing = memory_to_free - freed
+            if self._limit > self._whole and not args and not kwargs:
+                self._staying = self._what_stays(missing)
             freed += self._true_sized(self._base.partially_unload, device, missing, *args, **kwargs)
             patcher: Any = self._patcher()
             record_of(patcher.model).placed_for = self._placement()
@@ -190,6 +192,14 @@ class _Account:
             self._streamer.adjust()
         debug(lambda: debug_lines.partial_unload(self._attachment.component, freed, int(memory_to_free)))
         return freed
+
+    def _what_stays(self, to_free: float) -> Staying:
+        """Choose what stays of a component that was whole, when ComfyUI takes a part of it for the first time.
+
+        Tables that can be looked up on the host go first.
+        """
+        loaded = self._patcher().model.model_loaded_weight_memory  # type: ignore[union-attr]
+        return Staying(self._listed(), self._streamer.layers, max(0.0, loaded - to_free))
 
     def pin_weight_to_device(self, key: str) -> None:
         """Pin a weight in place, if ComfyUI copies it."""
@@ -267,20 +277,21 @@ class _Account:
 
     def _load_list(self, *args: Any, **kwargs: Any) -> list[tuple[Any, ...]]:
         """Return what core may place, in the order in which it stays."""
-        if not self._inside or self._limit > self._whole:
+        whole = self._limit > self._whole
+        if not self._inside or (whole and self._staying is None):
             listed: list[tuple[Any, ...]] = self._base._load_list(self._patcher(), *args, **kwargs)
             return listed
-        return self._staying.ranked(self._listed()) if self._staying is not None else self._listed()
+        if self._staying is None:
+            return self._listed()
+        tables = [(FIRST_TO_GO, *entry[1:]) for entry in self._listed(tables=True)] if whole else []
+        return [*self._staying.ranked(self._listed()), *tables]
 
-    def _listed(self) -> list[tuple[Any, ...]]:
-        """Return what core may place, without the tables that are looked up on the host."""
+    def _listed(self, *, tables: bool = False) -> list[tuple[Any, ...]]:
+        """Return what core may place, without the tables that are looked up on the host, or only those."""
         patcher: Any = self._patcher()
-        left = {id(table) for table in self._tables}
-        return [
-            entry
-            for entry in self._base._load_list(patcher)
-            if id(entry[3]) not in left or f"{entry[2]}.weight" in patcher.patches
-        ]
+        found = {f"{entry[2]}.weight": entry for entry in self._base._load_list(patcher)}
+        on_host = self._table_keys - set(patcher.patches)
+        return [entry for key, entry in found.items() if (key in on_host) is tables]
 
     def _true_sized(self, method: Callable[..., int], *args: Any, **kwargs: Any) -> int:
         self._inside += 1

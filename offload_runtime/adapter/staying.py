@@ -20,7 +20,7 @@ from ..engine import Layer
 Listed = tuple[Any, ...]
 """An entry of core's list of what may be placed: cost of streaming it, bytes, name, module, parameters."""
 
-_BESIDE, _IN_A_LAYER, _STREAMED = 0, -1, -2
+_BESIDE, _IN_A_LAYER, _STREAMED, FIRST_TO_GO = 0, -1, -2, -3
 """What core sorts by: it places the highest first, and takes the lowest back first. As a cost it reserves nothing."""
 
 

@@ -35,13 +35,19 @@ class Cost(NamedTuple):
     move: int
     again: int
 
-    def takes_room(self, uses: int) -> bool:
+    def takes_room(self, uses: int, lost: int = 0) -> bool:
         """Tell whether taking the room costs no more than streaming, for so many uses to come.
 
         Where both cost the same, the room is taken, as ComfyUI would do it: more uses may come than are known of.
         It is taken, too, where it will be in later rounds: what streaming costs once would be spent for nothing.
+
+        Args:
+            uses: how many are to come.
+            lost: what earlier rounds would have saved, had they been streamed. Once that is what streaming costs
+                once, it is paid: so no more than twice the cheaper way is ever spent, however many rounds come.
         """
-        return self.first + uses * self.use >= self.move or uses * self.use >= self.again > 0
+        once = max(0, self.first - lost)
+        return once + uses * self.use >= self.move or uses * self.use >= self.again > 0
 
 
 PAGED = Cost(1, 0, 2, 2)
@@ -99,6 +105,7 @@ class History:
     def __init__(self) -> None:
         self.takes_room = False
         self.left = 0
+        self._lost = 0  # what was copied for rounds that took the room, and would not have been for streaming
         self._prompt: str | None = None
         self._round = 0
         self._uses: Counter[str] = Counter()  # node → uses in this prompt
@@ -119,7 +126,9 @@ class History:
             self.takes_room = False
         self._look_at_results(use)
         self.left = self._here(use) + self._elsewhere(use)
-        self.takes_room = self.takes_room or cost.takes_room(self.left)
+        if not self.takes_room:
+            self.takes_room = cost.takes_room(self.left, self._lost)
+            self._lost += max(0, cost.move - self.left * cost.use) if self.takes_room else -self._lost
         self._uses[use.node] += 1
         self._rounds.setdefault(use.node, self._round)
         kind = use.graph.kind(use.node) if use.graph is not None else None

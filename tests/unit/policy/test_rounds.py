@@ -224,3 +224,29 @@ def test_the_uses_that_come_are_never_taken_for_none(rounds: list[tuple[int, boo
         for index in range(uses):
             history.begin(Use(index == 0), COUNT)
     assert history.left == 1, "as often as last time"
+
+
+# What many rounds cost --------------------------------------------------------------------------------
+
+
+def copied(first: int, use: int, move: int, rounds: int) -> int:
+    """Return the bytes that so many rounds of one use copy; what streaming costs once is spent at its first use."""
+    history, nodes, total = History(), graph({"positive": "a cat"}), 0
+    for number in range(rounds):
+        now = Cost(use, first, move, 8 * use)
+        moves = history.begin(Use(True, f"prompt {number}", "positive", nodes, frozenset({"loader"})), now)
+        total += move if moves else first + use
+        first = first if moves else 0
+    return total
+
+
+def test_what_streaming_costs_once_is_not_held_against_it_in_every_round() -> None:
+    """To stream 3.3 GB, to pack them once, and to take the room: in the second round it is streamed."""
+    assert copied(132, 33, 162, 50) == 162 + 132 + 49 * 33
+
+
+@given(st.integers(0, 500), st.integers(1, 100), st.integers(1, 1000), st.integers(1, 60))
+def test_many_rounds_never_cost_twice_what_the_cheaper_way_does(
+    first: int, use: int, move: int, rounds: int
+) -> None:
+    assert copied(first, use, move, rounds) <= 2 * min(first + rounds * use, rounds * move)
