@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from .arguments import Argument, Source
 from .components import HostTier, Mode, Placement
+from .host_bytes import HostBytes
 from .policy import Policy
 from .quantities import Budget
 from .settings import Setting
@@ -30,6 +31,8 @@ class Decision:
             counts for it; a component that takes memory in pages is held to this.
         host_tier: where the masters of its layers should wait, or None when it is not streamed.
         host_reason: why they should wait there, in a sentence for people.
+        host_bytes: where on the host its weights wait between its uses as the plan has it, or None where ComfyUI
+            chooses as it goes.
         look_ahead: whether the next layer may be copied while one computes.
         device: the device that computes it.
         limits: what the machine could not do of what was asked, in sentences for people.
@@ -46,6 +49,7 @@ class Decision:
     budget_asked: int | None = None
     host_tier: HostTier | None = None
     host_reason: str = ""
+    host_bytes: HostBytes | None = None
     look_ahead: bool = True
     device: str = ""
     limits: tuple[str, ...] = ()
