@@ -12,7 +12,9 @@ from safetensors.torch import save_file
 
 from . import comfy_models
 from .comfyui import ComfyUI
+from .on_card import OnCard
 from .placing import BIG, MIB, PlacedObject, end_node, place, small_clip
+from .quantised import Quantised, forget_constants, formats
 
 pytestmark = pytest.mark.usefixtures("_inference_mode")
 
@@ -73,6 +75,39 @@ def test_a_component_takes_what_was_planned(
     assert (planned.pinned >= layers) is (case == "pinned" and pins)
     assert (planned.mapped >= layers) is (case == "mapped")
     assert comfy.sim.pinned < planned.pinned + MIB
+
+
+def decode(placed: PlacedObject) -> None:
+    placed.value.decode(torch.randn(1, 4, 8, 8, generator=torch.Generator().manual_seed(1)))
+
+
+@pytest.mark.parametrize("host", ["pinned", "staged"])
+@pytest.mark.parametrize("kind", ["t5", "vae"])
+def test_other_components_take_what_was_planned(comfy: ComfyUI, kind: str, host: str) -> None:
+    comfy.sim.cap = BIG
+    made = comfy_models.t5_base(comfy) if kind == "t5" else comfy_models.kl_vae(comfy)
+    placed = place("clip" if kind == "t5" else "vae", made, host=host)
+    for _ in range(2):
+        run(placed) if kind == "t5" else decode(placed)
+        assert placed.row.host_now == placed.row.host_planned
+        assert placed.row.host_now.pinned == pinned_by(placed.patcher)
+
+
+@pytest.mark.parametrize("host", ["pinned", "staged"])
+@pytest.mark.parametrize("format", ["float8_e4m3fn", "nvfp4"])
+def test_quantised_weights_take_their_bytes(comfy: ComfyUI, format: str, host: str) -> None:
+    if format not in formats():
+        pytest.skip(f"This ComfyUI does not know {format}.")
+    forget_constants()
+    comfy.sim.cap = BIG
+    model = Quantised(format)
+    made = getattr(comfy.model_patcher, "CoreModelPatcher", comfy.model_patcher.ModelPatcher)
+    card = OnCard(comfy, model, made(model, comfy.sim.device, torch.device("cpu")))
+    placed = place("model", card.wired, host=host)
+    for _ in range(2):
+        card(placed.value)
+        assert placed.row.host_now == placed.row.host_planned
+        assert placed.row.host_now.pinned + placed.row.host_now.pageable == placed.row.bytes
 
 
 @pytest.mark.parametrize("budget", ["4MB", "5MB", "6MB"])
