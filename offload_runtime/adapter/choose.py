@@ -8,6 +8,7 @@ import comfy.model_management as mm
 from torch import nn
 
 from ..engine import Ledger, Stack, parameter_bytes
+from ..engine.stacks import buffer_bytes
 from ..policy import ComponentFacts, Decision, Placement
 from ..policy import HostTier as Host
 from .backends import Backend, StreamedFromFile, StreamedToDevice
@@ -78,8 +79,7 @@ def _budget(decision: Decision, model: nn.Module) -> int | None:
     budget = decision.budget_bytes
     if budget is None or budget < parameter_bytes(model):
         return budget
-    buffers = sum(buffer.nbytes for buffer in model.buffers())
-    return decision.budget_asked if decision.budget_asked is not None else budget + buffers
+    return decision.budget_asked if decision.budget_asked is not None else budget + buffer_bytes(model)
 
 
 def _to_cpu(handle: Handle) -> Backend:
