@@ -14,13 +14,17 @@ from ..offload_runtime.policy import WORKFLOW_SETTINGS, PlacementRow, Policy, sp
 if TYPE_CHECKING:
     from ..offload_runtime.adapter import Placements
 
-LOADERS = (
-    "LayerwiseOffload_Loader",
-    *(
-        f"LayerwiseOffload_Load{what}"
-        for what in ("CLIP", "DualCLIP", "VAE", "CLIPVision", "DiffusionModel", "Checkpoint")
-    ),
-)
+LOADER = "LayerwiseOffload_Loader"
+MODEL_LOADERS = {
+    "CLIPLoader": "LayerwiseOffload_LoadCLIP",
+    "DualCLIPLoader": "LayerwiseOffload_LoadDualCLIP",
+    "VAELoader": "LayerwiseOffload_LoadVAE",
+    "CLIPVisionLoader": "LayerwiseOffload_LoadCLIPVision",
+    "UNETLoader": "LayerwiseOffload_LoadDiffusionModel",
+    "CheckpointLoaderSimple": "LayerwiseOffload_LoadCheckpoint",
+}
+"""ComfyUI's loaders → those of the pack that load the same and place it."""
+LOADERS = (LOADER, *MODEL_LOADERS.values())
 """The nodes that place."""
 POLICY = "LayerwiseOffload_PlacementPolicy"
 POLICY_NODES = (

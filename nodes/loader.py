@@ -13,7 +13,7 @@ from ..offload_runtime.policy import Policy, is_link, vae_use
 from ..offload_runtime.policy.files import DEFAULT_FILE
 from . import sockets
 from .compat import known_options
-from .executed import decided_here
+from .executed import LOADER, decided_here
 from .policy_files import fingerprint, policy_folder
 from .prompt import prompt_graph
 from .sockets import SOCKETS
@@ -30,7 +30,7 @@ class LoaderNode(io.ComfyNode):
         """Every input is optional: connect what is to be placed."""
         return known_options(
             io.Schema,
-            node_id="LayerwiseOffload_Loader",
+            node_id=LOADER,
             display_name="Layerwise Offload Loader",
             category=sockets.CATEGORY,
             description="Applies a placement policy to the models that go through it. Put it right behind the "

@@ -12,7 +12,7 @@ from ..offload_runtime.policy import NOT_SAID, Policy, vae_use
 from ..offload_runtime.policy.files import DEFAULT_FILE
 from . import sockets
 from .compat import known_options
-from .executed import decided_here
+from .executed import MODEL_LOADERS, decided_here
 from .policy_files import fingerprint, policy_folder
 from .prompt import prompt_graph
 
@@ -37,13 +37,11 @@ class _ModelLoader(io.ComfyNode):
     """What the loaders share. Each has the widgets and outputs of one of ComfyUI's own, and two inputs of ours.
 
     Attributes:
-        NODE_ID: the node's id.
         NAME: what it is called.
         CORE: the id of ComfyUI's loader.
         HANDS_OUT: what that one loads, in the order of its outputs.
     """
 
-    NODE_ID: str
     NAME: str
     CORE: str
     HANDS_OUT: tuple[str, ...]
@@ -53,7 +51,7 @@ class _ModelLoader(io.ComfyNode):
         """Take the widgets from ComfyUI's loader, as they are in this version."""
         return known_options(
             io.Schema,
-            node_id=cls.NODE_ID,
+            node_id=MODEL_LOADERS[cls.CORE],
             display_name=cls.NAME,
             category=sockets.CATEGORY,
             description="Loads as ComfyUI does, places what was loaded, and copies no weights into memory meanwhile: "
@@ -118,7 +116,6 @@ def _core_inputs(name: str) -> Iterator[io.Input]:
 class LoadClipNode(_ModelLoader):
     """Load one text encoder."""
 
-    NODE_ID = "LayerwiseOffload_LoadCLIP"
     NAME = "Load CLIP (Layerwise)"
     CORE = "CLIPLoader"
     HANDS_OUT = ("clip",)
@@ -127,7 +124,6 @@ class LoadClipNode(_ModelLoader):
 class LoadDualClipNode(_ModelLoader):
     """Load two text encoders as one CLIP."""
 
-    NODE_ID = "LayerwiseOffload_LoadDualCLIP"
     NAME = "Load Dual CLIP (Layerwise)"
     CORE = "DualCLIPLoader"
     HANDS_OUT = ("clip",)
@@ -136,7 +132,6 @@ class LoadDualClipNode(_ModelLoader):
 class LoadVaeNode(_ModelLoader):
     """Load a VAE."""
 
-    NODE_ID = "LayerwiseOffload_LoadVAE"
     NAME = "Load VAE (Layerwise)"
     CORE = "VAELoader"
     HANDS_OUT = ("vae",)
@@ -145,7 +140,6 @@ class LoadVaeNode(_ModelLoader):
 class LoadClipVisionNode(_ModelLoader):
     """Load an image encoder."""
 
-    NODE_ID = "LayerwiseOffload_LoadCLIPVision"
     NAME = "Load CLIP Vision (Layerwise)"
     CORE = "CLIPVisionLoader"
     HANDS_OUT = ("clip_vision",)
@@ -154,7 +148,6 @@ class LoadClipVisionNode(_ModelLoader):
 class LoadDiffusionModelNode(_ModelLoader):
     """Load a diffusion model."""
 
-    NODE_ID = "LayerwiseOffload_LoadDiffusionModel"
     NAME = "Load Diffusion Model (Layerwise)"
     CORE = "UNETLoader"
     HANDS_OUT = ("model",)
@@ -163,7 +156,6 @@ class LoadDiffusionModelNode(_ModelLoader):
 class LoadCheckpointNode(_ModelLoader):
     """Load a checkpoint."""
 
-    NODE_ID = "LayerwiseOffload_LoadCheckpoint"
     NAME = "Load Checkpoint (Layerwise)"
     CORE = "CheckpointLoaderSimple"
     HANDS_OUT = ("model", "clip", "vae")

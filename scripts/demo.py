@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from . import comfyui_tree, workflow
+from . import comfyui_tree, demo_encoder, workflow
 from .comfy_client import ComfyClient, Prompt
 from .comfy_errors import name_node
 from .comfy_server import ComfyServer
@@ -59,8 +59,11 @@ def main(arguments: list[str] | None = None) -> None:
             "plain": render(server, client, plain, "the plain graph"),
             "layerwise": render(server, client, with_pack, "the same graph with the placement policy"),
         }
+    print("… loading an fp8 text encoder, by ComfyUI's loader and by the pack's", flush=True)
+    encoder = demo_encoder.measure(demo_models(), tree)
     save(runs, options.output)
     show(runs, options.output)
+    print("\n".join(demo_encoder.lines(demo_models(), encoder)))
 
 
 def render(server: ComfyServer, client: ComfyClient, prompt: Prompt, what: str) -> Run:

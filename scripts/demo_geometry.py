@@ -25,14 +25,12 @@ Tensors = dict[str, Weight]
 
 def clip_text_l() -> Tensors:
     """CLIP ViT-L text encoder: 12 layers of width 768, 77 tokens (123 M)."""
-    tensors: Tensors = {
-        "text_model.embeddings.token_embedding.weight": Weight((49408, 768), 0.02),
-        "text_model.embeddings.position_embedding.weight": Weight((77, 768), 0.01),
-    }
-    tensors |= _clip_layers("text_model", layers=12, width=768)
-    tensors |= _norm("text_model.final_layer_norm", 768)
-    tensors |= linear("text_projection", 768, 768, bias=False)
-    return tensors
+    return _clip_text(layers=12, width=768)
+
+
+def clip_text_h() -> Tensors:
+    """OpenCLIP ViT-H text encoder: 24 layers of width 1024, 77 tokens (354 M)."""
+    return _clip_text(layers=24, width=1024)
 
 
 def clip_vision_l() -> Tensors:
@@ -134,6 +132,16 @@ def style_adapter() -> Tensors:
         tensors |= linear(f"{layer}.mlp.c_proj", width, 4 * width)
         tensors |= _norm(f"{layer}.ln_1", width) | _norm(f"{layer}.ln_2", width)
     return tensors | _norm("ln_pre", width) | _norm("ln_post", width)
+
+
+def _clip_text(layers: int, width: int) -> Tensors:
+    tensors: Tensors = {
+        "text_model.embeddings.token_embedding.weight": Weight((49408, width), 0.02),
+        "text_model.embeddings.position_embedding.weight": Weight((77, width), 0.01),
+    }
+    tensors |= _clip_layers("text_model", layers, width)
+    tensors |= _norm("text_model.final_layer_norm", width)
+    return tensors | linear("text_projection", width, width, bias=False)
 
 
 def _clip_layers(prefix: str, layers: int, width: int) -> Tensors:

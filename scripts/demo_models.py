@@ -1,7 +1,7 @@
 """Write the demo models: real geometry, seeded random weights, safetensors. `python -m scripts.demo_models`.
 
 Every tensor has the dtype that ComfyUI keeps in memory on a CPU (float16 in encoders, float32 elsewhere), so
-that the bytes in the file are the bytes in memory.
+that the bytes in the file are the bytes in memory; but for one encoder in fp8, as people have them.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from .places import demo_models, shown
 from .problem import Problem, run
 
 RECIPE_VERSION = 1
+
+FP8 = "float8_e4m3fn"
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ class Model:
 MODELS = (
     Model("text_encoders/demo_clip_l.safetensors", geometry.clip_text_l, "float16"),
     Model("text_encoders/demo_t5_base.safetensors", geometry.t5_base, "float16"),
+    Model("text_encoders/demo_clip_h_fp8.safetensors", geometry.clip_text_h, FP8),
     Model("clip_vision/demo_clip_vit_l.safetensors", geometry.clip_vision_l, "float16"),
     Model("style_models/demo_style_adapter.safetensors", geometry.style_adapter, "float32"),
     Model("diffusion_models/demo_sd3_tiny.safetensors", geometry.sd3_tiny, "float32"),
@@ -83,15 +86,27 @@ def write(model: Model, file: Path) -> None:
     """Draw the weights and write the file under a temporary name first, so that it is whole or absent."""
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_suffix(".partial")
-    tensors = {
-        name: _draw(f"{model.file}:{name}", weight).astype(weight.dtype or model.dtype)
-        for name, weight in model.tensors().items()
-    }
+    drawn = (
+        (name, _draw(f"{model.file}:{name}", weight), weight) for name, weight in model.tensors().items()
+    )
     try:
-        save_file(tensors, partial, metadata=model.metadata())
+        if model.dtype == FP8:
+            _save_fp8({name: values for name, values, _ in drawn}, partial, model.metadata())
+        else:
+            tensors = {name: values.astype(weight.dtype or model.dtype) for name, values, weight in drawn}
+            save_file(tensors, partial, metadata=model.metadata())
         os.replace(partial, file)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _save_fp8(values: dict[str, np.ndarray], file: Path, metadata: dict[str, str]) -> None:
+    """Write in a type that NumPy does not have; torch is only imported for it."""
+    import torch
+    from safetensors.torch import save_file as save
+
+    tensors = {name: torch.from_numpy(array).to(torch.float8_e4m3fn) for name, array in values.items()}
+    save(tensors, file, metadata=metadata)
 
 
 def _draw(seed_text: str, weight: geometry.Weight) -> np.ndarray:

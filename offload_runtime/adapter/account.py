@@ -16,6 +16,7 @@ import comfy.model_management as mm
 import torch
 
 from ..engine import parameter_bytes
+from ..engine.stacks import buffer_bytes
 from ..log import debug
 from . import debug_lines
 from .loose import loose_bytes
@@ -74,8 +75,8 @@ class _Account:
         self._attachment = attachment
         self._streamer = streamer = attachment.streamer
         self._whole = parameter_bytes(patcher.model)
-        buffers = sum(buffer.nbytes for buffer in patcher.model.buffers())
-        self._fits = resident_bytes + streamer.footprint >= self._whole + buffers  # then nothing needs a slot
+        whole = self._whole + buffer_bytes(patcher.model)
+        self._fits = resident_bytes + streamer.footprint >= whole  # then nothing needs a slot
         self._loose = loose_bytes(patcher.model, streamer.layers)
         self._resident = max(0, resident_bytes - self._loose)
         self._tables = attachment.tables

@@ -33,7 +33,7 @@ from .dynamic_pages import least_bytes
 from .embedding import input_tables
 from .file_layers import FileLayers
 from .handles import Handle, is_dynamic, open_handle, patcher_in
-from .loose import loose_bytes
+from .loose import loose_bytes, loose_weights
 from .placed import Placed, Placements
 from .record import record_of
 from .rounds import running_node
@@ -140,7 +140,7 @@ def _resolve(
             paths = files.get(one.handle.socket, ())
             model = one.handle.patcher.model
             found = FileLayers(model, one.stacks, usable(paths))
-            facts = replace(one.facts, file_bytes=found.bytes)
+            facts = replace(one.facts, file_bytes=found.bytes, file_beside_bytes=found.beside)
             if not found.bytes:
                 facts = replace(facts, why_no_file=why_unusable(paths, one.handle.socket, model))
             opened[index] = one._replace(facts=facts, found=found)
@@ -161,6 +161,8 @@ def _component_facts(
         least_bytes=_least_bytes(handle, stacks, loose),
         why_no_layers=(not stacks and why_left_alone(model)) or "",
         pinned_bytes=record.masters.pinned_bytes(handle.patcher, stacks),
+        table_bytes=sum(map(parameter_bytes, input_tables(model))),
+        loose_bytes=loose_weights(model, list(stack_layers(stacks))),
         bytes_to_add=record.masters.bytes_to_add(stacks, record.mapped),
         on_cpu=mm.is_device_cpu(handle.patcher.load_device),
         passes=record.trace.passes,

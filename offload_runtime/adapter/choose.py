@@ -8,6 +8,7 @@ import comfy.model_management as mm
 from torch import nn
 
 from ..engine import Ledger, Stack, parameter_bytes
+from ..engine.stacks import buffer_bytes
 from ..policy import ComponentFacts, Decision, Placement
 from ..policy import HostTier as Host
 from .backends import Backend, StreamedFromFile, StreamedToDevice
@@ -85,7 +86,7 @@ def _budget(decision: Decision, model: nn.Module) -> int | None:
 
 
 def _whole(model: nn.Module) -> int:
-    return parameter_bytes(model) + sum(buffer.nbytes for buffer in model.buffers())
+    return parameter_bytes(model) + buffer_bytes(model)
 
 
 def _to_cpu(handle: Handle) -> Backend:

@@ -132,6 +132,7 @@ CONTACTS: Mapping[Group, tuple[Contact, ...]] = {
         Contact(_PAGES, "prioritize deprioritize", "whose pages go first", "the report says so"),
         Contact(_PAGES, "set_watermark get_watermark get_residency", "budgets", "the report says so"),
         Contact("patcher.model", "dynamic_vbars model_loaded_weight_memory", "the pages of a model"),
+        Contact(_DYNAMIC, "pinned_memory_size loaded_ram_size", "copies that it keeps on the host"),
         Contact("module", "_v", "the addresses of weights: (pages, address, bytes)", "set by a load"),
         Contact("module", "weight_lowvram_function bias_lowvram_function", "patches", "set by a load"),
         Contact("module", "_model_dtype", "the type that a weight is cast to", "set by a load"),

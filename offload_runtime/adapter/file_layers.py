@@ -30,6 +30,7 @@ class FileLayers:
 
     Attributes:
         bytes: how much of the layers can be read from a file.
+        beside: how much more rests there with them.
     """
 
     def __init__(self, model: nn.Module, stacks: Sequence[Stack], files: Sequence[Path]) -> None:
@@ -42,6 +43,8 @@ class FileLayers:
         self.bytes = sum(whole.values())
         inside = {id(p) for layer in held.keys() - whole.keys() for p in layer.module.parameters()}
         self._rests = [p for p in movable.values() if id(p) not in inside] if whole else []
+        resting = {id(p): p for p in self._rests}.values()
+        self.beside = sum(map(self._bytes_in_file, resting)) - self.bytes
 
     def lay(self) -> None:
         """Let these layers rest in the file, and the tables with them."""
@@ -50,8 +53,10 @@ class FileLayers:
 
     def _held(self, layer: Layer) -> int:
         parameters = {id(p): p for p in layer.module.parameters()}.values()
-        mapped = self._record.mapped
-        return sum(self._found.bytes_of(p) + mapped.bytes_at_rest(p) for p in parameters)
+        return sum(map(self._bytes_in_file, parameters))
+
+    def _bytes_in_file(self, parameter: nn.Parameter) -> int:
+        return self._found.bytes_of(parameter) + self._record.mapped.bytes_at_rest(parameter)
 
 
 def _movable(model: nn.Module, stacks: Sequence[Stack]) -> dict[str, nn.Parameter]:

@@ -69,6 +69,12 @@ def loose_bytes(model: nn.Module, layers: Iterable[Layer]) -> int:
     return -(-size // _GRAIN) * _GRAIN
 
 
+def loose_weights(model: nn.Module, layers: Iterable[Layer]) -> int:
+    """Return how many bytes of weights are loose, without buffers."""
+    loose = {id(loose.tensor): loose.tensor for loose in loose_tensors(model, layers)}
+    return sum(tensor.nbytes for tensor in loose.values() if isinstance(tensor, nn.Parameter))
+
+
 def why_only_whole(model: nn.Module, layers: Iterable[Layer]) -> str | None:
     """Return why only ComfyUI can load a model, as the end of a sentence, or None when we can do our part."""
     weights = {id(parameter) for parameter in model.parameters()}

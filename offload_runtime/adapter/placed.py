@@ -12,7 +12,7 @@ from ..engine import Ledger
 from ..policy import ComponentFacts, Decision, PlacementRow, Policy, Report, unused_notes
 from . import hardware
 from .backends import Backend
-from .where import bytes_by_place
+from .where import bytes_by_place, host_bytes
 
 
 class Placed:
@@ -45,6 +45,7 @@ class Placed:
     def row(self) -> PlacementRow:
         """Read the component's row of the report from the live model."""
         applied = self._backend.applied()
+        model = self._model()
         return PlacementRow.of(
             self.facts,
             self.decision,
@@ -53,6 +54,7 @@ class Placed:
             device=applied.device,
             host=applied.host,
             host_why=applied.host_why,
+            host_now=host_bytes(model) if model is not None else None,
             tiers=self._tiers(),
             moved_bytes=sum(self._ledger.moved.values()),
             layer_runs=self._ledger.layer_runs,

@@ -79,9 +79,12 @@ class OnCpu:
         model = self._model()
         if model is None:
             return GONE
-        how = self._how
-        for place, count in bytes_by_place(model).items():
-            if place != "memory" and count:
+        how, mapped = self._how, record_of(model).mapped
+        elsewhere = bytes_by_place(model)
+        del elsewhere["memory"]
+        elsewhere["file"] = sum(map(mapped.bytes_at_rest, model.parameters()))  # ComfyUI may map it, too
+        for place, count in elsewhere.items():
+            if count:
                 where = "in the model file" if place == "file" else f"on {place}"
                 how += f"; {format_bytes(count)} are {where} now, for another placement of this model"
         word = COMFYUI if self._placement is Placement.AUTO else self._placement.value

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
+from typing import Any
 
+import comfy.model_management as mm
 from torch import nn
 
 from ..engine import tensor_bytes
+from ..engine.mapping import Areas
+from ..engine.parts import bytes_as_stored, distinct_parts
+from ..policy import HostBytes
+from .handles import is_dynamic
 from .record import record_of
 
 
@@ -18,15 +25,42 @@ def devices_of(model: nn.Module) -> int:
 
 def bytes_by_place(model: nn.Module) -> Counter[str]:
     """Return place → bytes of weights there: `memory`, `file`, or a device as torch spells it."""
-    mapped = record_of(model).mapped
-    places: Counter[str] = Counter()
+    host = _masters(model)
+    places = Counter({"file": host.mapped, "memory": host.pinned + host.pageable})
     for parameter in model.parameters():
-        size = tensor_bytes(parameter)
         if parameter.device.type != "cpu":
-            places[str(parameter.device)] += size
-            continue
-        in_file = mapped.bytes_at_rest(parameter)
-        places += Counter({"file": in_file, "memory": size - in_file})  # without what is 0
+            places[str(parameter.device)] += tensor_bytes(parameter)
     for device, pages in getattr(model, "dynamic_vbars", {}).items():
         places[str(device)] += int(pages.loaded_size())
-    return places
+    return +places  # without what is 0
+
+
+def host_bytes(model: nn.Module) -> HostBytes:
+    """Return what the weights of a model take on the host.
+
+    Under dynamic VRAM ComfyUI keeps copies of what it pages in beside the weights, and pins them while it pins at all.
+    """
+    host = _masters(model)
+    loaded: list[Any] = [entry.model for entry in mm.current_loaded_models]
+    for patcher in loaded:
+        if patcher is not None and patcher.model is model and is_dynamic(patcher):
+            pinned, copies = int(patcher.pinned_memory_size()), int(patcher.loaded_ram_size())
+            return replace(
+                host, pinned=host.pinned + pinned, pageable=host.pageable + max(0, copies - pinned)
+            )
+    return host
+
+
+def _masters(model: nn.Module) -> HostBytes:
+    """Return where the weights themselves are that are on the host."""
+    mapped, areas = record_of(model).mapped, Areas()
+    in_file = pinned = whole = 0
+    for part in distinct_parts(p for p in model.parameters() if p.device.type == "cpu"):
+        whole += part.nbytes
+        if mapped.holds(part):
+            in_file += mapped.bytes_at_rest(part)
+        elif areas.at((stored := bytes_as_stored(part)).data_ptr(), part.nbytes) is not None:
+            in_file += part.nbytes
+        elif stored.is_pinned():
+            pinned += part.nbytes
+    return HostBytes(in_file, pinned, whole - in_file - pinned)

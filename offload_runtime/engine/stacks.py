@@ -56,6 +56,11 @@ def parameter_bytes(module: nn.Module) -> int:
     return sum(tensor_bytes(parameter) for parameter in module.parameters())
 
 
+def buffer_bytes(module: nn.Module) -> int:
+    """Return the size of a module's buffers."""
+    return sum(buffer.nbytes for buffer in module.buffers())
+
+
 def stack_layers(stacks: Iterable[Stack]) -> Iterator[Layer]:
     """Yield the layers of several stacks in order."""
     for stack in stacks:

@@ -11,6 +11,7 @@ from .components import COMPONENTS, SELECTORS, HostTier, Mode, Placement, base_n
 from .decision import Decision, Plan
 from .facts import ComponentFacts, MachineFacts
 from .frames import NOT_SAID, VaeUse, vae_use
+from .host_bytes import HostBytes
 from .kinds import SWITCH, UNSET, Kind, is_set
 from .links import is_link, linked_from, upstream
 from .policy import Policy
@@ -48,6 +49,7 @@ __all__ = [
     "ComponentFacts",
     "Decision",
     "ExplicitArguments",
+    "HostBytes",
     "HostTier",
     "Kind",
     "MachineFacts",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from .arguments import Argument, Source
 from .components import HostTier, Mode, Placement
+from .host_bytes import HostBytes
 from .policy import Policy
 from .quantities import Budget
 from .settings import Setting
@@ -32,6 +33,8 @@ class Decision:
         host_reason: why they should wait there, in a sentence for people.
         gives_way: whether ComfyUI may take weights of what was to be whole, and those are streamed from then on
             instead of loaded and taken again for every prompt.
+        host_bytes: where on the host its weights wait between its uses as the plan has it, or None where ComfyUI
+            chooses as it goes.
         look_ahead: whether the next layer may be copied while one computes.
         device: the device that computes it.
         limits: what the machine could not do of what was asked, in sentences for people.
@@ -49,6 +52,7 @@ class Decision:
     host_tier: HostTier | None = None
     host_reason: str = ""
     gives_way: bool = False
+    host_bytes: HostBytes | None = None
     look_ahead: bool = True
     device: str = ""
     limits: tuple[str, ...] = ()

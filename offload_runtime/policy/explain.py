@@ -21,7 +21,7 @@ def explain(policy: Policy, machine: MachineFacts, components: Sequence[Componen
     plan = resolve(policy, machine, components)
     rows = [PlacementRow.of(facts, decision) for facts, decision in zip(components, plan, strict=True)]
     unused = unused_notes(policy.unused({c.name for c in components}))
-    why = [f"{row.component}: {row.why}." for row in rows]
+    why = [f"{row.component}: {row.why}. On the host: {row.host_plan}." for row in rows]
     blocks = [_header(plan, machine), decision_table(rows), "\n".join(why), *plan.notes, *unused]
     return "\n\n".join(blocks)
 

@@ -68,6 +68,9 @@ class ComponentFacts:
         activation_bytes: device memory that it computes in, beside its weights; 0 for "not known".
         can: what its backend can carry out.
         file_bytes: how many bytes of its layers the model file holds just as they are; None for "not looked".
+        file_beside_bytes: how many bytes beside its layers rest in the file when those do.
+        table_bytes: how many bytes are token tables, which are looked up on the host while its layers stream.
+        loose_bytes: how many bytes of weights are brought to the device with the load while its layers stream.
         why_no_file: why none are read from a file, when none are, as a sentence without its full stop.
         replaces: what placed the same model before in this workflow, or "".
         spread: over how many devices its weights are split.
@@ -88,6 +91,9 @@ class ComponentFacts:
     activation_bytes: int = 0
     can: Capabilities = STREAMED
     file_bytes: int | None = None
+    file_beside_bytes: int = 0
+    table_bytes: int = 0
+    loose_bytes: int = 0
     why_no_file: str = "no file holds the same bytes"
     replaces: str = ""
     spread: int = 1

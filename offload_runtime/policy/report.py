@@ -11,6 +11,7 @@ from .arguments import Argument, Source, SourceKind
 from .components import group_of
 from .decision import Decision
 from .facts import ComponentFacts
+from .host_bytes import HostBytes
 from .quantities import format_bytes
 from .settings import spell_value
 
@@ -37,6 +38,8 @@ class PlacementRow:
         vram_bytes: device memory that the plan counts for it.
         host: the host tier that its layers are in, or the one that was decided for them; "" when there is none.
         host_why: why they are there.
+        host_planned: where on the host its weights were to wait between its uses, or None where ComfyUI chooses.
+        host_now: where on the host its weights are now, or None when there is no live model.
         tiers: where its weights are now: tier name → bytes.
         moved_bytes: bytes copied into layer slots since the component was attached.
         layer_runs: how many layer calls ran under the engine.
@@ -57,6 +60,8 @@ class PlacementRow:
     vram_bytes: int = 0
     host: str = ""
     host_why: str = ""
+    host_planned: HostBytes | None = None
+    host_now: HostBytes | None = None
     tiers: Mapping[str, int] = field(default_factory=dict)
     moved_bytes: int = 0
     layer_runs: int = 0
@@ -74,6 +79,7 @@ class PlacementRow:
         device: str = "",
         host: str = "",
         host_why: str = "",
+        host_now: HostBytes | None = None,
         tiers: Mapping[str, int] | None = None,
         moved_bytes: int = 0,
         layer_runs: int = 0,
@@ -93,6 +99,8 @@ class PlacementRow:
             vram_bytes=decision.planned_bytes,
             host=host or str(decision.host_tier or ""),
             host_why=host_why or decision.host_reason,
+            host_planned=decision.host_bytes,
+            host_now=host_now,
             tiers=tiers or {},
             moved_bytes=moved_bytes,
             layer_runs=layer_runs,
@@ -113,12 +121,25 @@ class PlacementRow:
             *_wrapped(f"  why      {self.why}"),
             *(_wrapped(f"  host     {self.host}: {self.host_why}") if self.host else []),
             f"  weights  {tiers or 'none loaded'}",
+            *_wrapped(f"  memory   {self._on_host()}"),
         ]
         if self.overruled:
             block += _wrapped(f"  over     {', '.join(self.overruled)}")
         if self.layer_runs:
             block.append(f"  moved    {format_bytes(self.moved_bytes)} in {self.layer_runs} layer runs")
         return block
+
+    def _on_host(self) -> str:
+        """Say what host memory its weights were to take, and what they take."""
+        if self.host_now is None:
+            return f"planned {self.host_plan}"
+        now = str(self.host_now)
+        return f"{now}, as planned" if now == self.host_plan else f"planned {self.host_plan}; now {now}"
+
+    @property
+    def host_plan(self) -> str:
+        """What host memory its weights were to take between its uses, in words."""
+        return str(self.host_planned) if self.host_planned is not None else "ComfyUI's choice"
 
 
 def _spelled(argument: Argument) -> str:

@@ -14,6 +14,7 @@ from .components import HostTier, Mode, Placement
 from .decision import Decision, Plan
 from .facts import ComponentFacts, MachineFacts
 from .host import Tier, host_tiers, streams_on_cpu
+from .host_bytes import planned_on_host
 from .limits import (
     budget_limits,
     device_limits,
@@ -153,6 +154,9 @@ class _Case(NamedTuple):
             host_tier=tier.tier if tier is not None else None,
             host_reason=tier.reason if tier is not None else "",
             gives_way=gives_way,
+            host_bytes=planned_on_host(
+                component, placed.placement, tier.tier if tier is not None else None, share.planned, machine
+            ),
             look_ahead=waits is None,
             device="cpu" if component.on_cpu or placed.placement is Placement.CPU else machine.device,
             limits=limits,

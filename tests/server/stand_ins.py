@@ -27,6 +27,14 @@ FILES = {
         "style_model_name": "demo_style_adapter.safetensors",
     },
 }
+OURS = {
+    "UNETLoader": "LayerwiseOffload_LoadDiffusionModel",
+    "CLIPLoader": "LayerwiseOffload_LoadCLIP",
+    "VAELoader": "LayerwiseOffload_LoadVAE",
+    "CLIPVisionLoader": "LayerwiseOffload_LoadCLIPVision",
+    "CheckpointLoaderSimple": "LayerwiseOffload_LoadCheckpoint",
+}
+"""ComfyUI's loaders → those of the pack that load the same and place it."""
 SMALLEST = {
     "EmptySD3LatentImage": {"width": 64, "height": 64},
     "EmptyLTXVLatentVideo": {"width": 64, "height": 64, "length": 9},
@@ -45,6 +53,10 @@ def with_stand_ins(prompt: Prompt) -> Prompt:
         node["inputs"].update(SMALLEST.get(kind, {}))
         if kind in FILES:
             prompt[node_id] = _loader(FILES[kind])
+        elif kind.startswith("LayerwiseOffload_Load") and kind != "LayerwiseOffload_Loader":
+            prompt[node_id] = _ours(node)
+            if node["inputs"].get("ckpt_name", "").startswith("ltx"):
+                _mask_texts(prompt)
         elif kind == "CheckpointLoaderSimple" and node["inputs"]["ckpt_name"].startswith("ltx"):
             prompt[node_id] = _loader(VIDEO)
             _mask_texts(prompt)
@@ -52,6 +64,15 @@ def with_stand_ins(prompt: Prompt) -> Prompt:
             prompt[node_id], prompt[f"{node_id}-vae"] = _loader(MODEL), _loader(VAE)
             _rewire(prompt, [node_id, 2], [f"{node_id}-vae", 0])
     return prompt
+
+
+def _ours(node: dict[str, Any]) -> dict[str, Any]:
+    """A loader of the pack, with the same links, for the file that stands in for its own."""
+    cores = {ours: core for core, ours in OURS.items()} | {"LayerwiseOffload_LoadDualCLIP": "CLIPLoader"}
+    core = cores[node["class_type"]]
+    stands_in = _loader(VIDEO if core == "CheckpointLoaderSimple" else FILES[core])
+    links = {name: value for name, value in node["inputs"].items() if isinstance(value, list)}
+    return {"class_type": OURS[core], "inputs": {**stands_in["inputs"], **links}}
 
 
 def _mask_texts(prompt: Prompt) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -38,7 +39,13 @@ class PlacedObject(NamedTuple):
 
 
 def place(
-    slot: str, value: Any, wish: str = "layerwise", *, host: str = "auto", **options: Any
+    slot: str,
+    value: Any,
+    wish: str = "layerwise",
+    *,
+    host: str = "auto",
+    files: Sequence[Path] = (),
+    **options: Any,
 ) -> PlacedObject:
     """Place one object; ``options`` are further widgets of the policy, such as ``vram_budget="16MB"``."""
     from offload_runtime.adapter import Placements, apply_policy
@@ -47,7 +54,7 @@ def place(
     source = Source(SourceKind.NODE, "Placement Policy, node 1")
     policy = Policy.from_widgets(source, placements=dict.fromkeys(_PLACES, wish), **options)
     policy = policy.extended(Policy.for_component(source, "all", host=host))
-    out, placements = apply_policy(policy, {slot: value}, {}, Placements())
+    out, placements = apply_policy(policy, {slot: value}, {slot: list(files)}, Placements())
     return PlacedObject(out[slot], placements.placed[0])
 
 

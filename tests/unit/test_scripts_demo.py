@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from scripts import demo
+from scripts import demo, demo_encoder
 from scripts.comfy_server import claim_port, place_pack
-from scripts.peak_memory import PeakMemory
+from scripts.peak_memory import Peak, PeakMemory
 from scripts.places import ROOT
 from scripts.problem import Problem
 
@@ -92,3 +92,24 @@ def test_memory_that_was_returned_still_counts_for_the_whole_but_not_after_the_m
         process.stdin.close()
     assert memory.whole.resident > 200_000_000
     assert memory.since_mark.resident < 100_000_000
+
+
+def test_the_line_of_the_encoder_says_its_size_and_both_peaks(tmp_path: Path) -> None:
+    file = tmp_path / demo_encoder.FILE
+    file.parent.mkdir()
+    file.write_bytes(bytes(3_000_000))
+    found = {
+        "core": demo_encoder.Encoding(Peak(200 << 20, 150 << 20), 2.0, "abc"),
+        "ours": demo_encoder.Encoding(Peak(100 << 20, None), 3.0, "abc"),
+    }
+    assert demo_encoder.lines(tmp_path, found) == [
+        "An fp8 text encoder, 3 MB, loaded and used once in a process of its own; peak memory:",
+        "  Load CLIP              200 MiB (150 MiB without file pages), 2.0 s",
+        "  Load CLIP (Layerwise)  100 MiB, 3.0 s",
+        "  Both encode the same, to the bit (abc).",
+    ]
+
+
+def test_an_encoder_that_cannot_be_loaded_is_a_problem_that_says_why(tmp_path: Path) -> None:
+    with pytest.raises(Problem, match=r"Load CLIP of text_encoders/.* failed: .*comfy"):
+        demo_encoder.measure(tmp_path, tmp_path)

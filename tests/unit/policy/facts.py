@@ -37,7 +37,7 @@ def cpu_machine(*flags: str, ram: float = 64, **facts: Any) -> MachineFacts:
 
 def component(name: str, size: float = 1, layers: int = 24, **facts: Any) -> ComponentFacts:
     """Return a component whose layers hold all but a twentieth of its weights."""
-    share = gb(size) * 19 // 20 if layers else 0
+    share = facts.pop("layer_bytes", gb(size) * 19 // 20 if layers else 0)
     return ComponentFacts(name, facts.pop("model", name), gb(size), layers, share, **facts)
 
 

@@ -99,6 +99,7 @@ def _component(draw: st.DrawFn, name: str) -> ComponentFacts:
     layers = draw(st.integers(0, 60))
     in_layers = draw(st.integers(0, size)) if layers else 0
     slots = draw(st.one_of(st.just(0), st.integers(0, max(in_layers, 1))))
+    tables = draw(st.integers(0, size - in_layers))
     return ComponentFacts(
         name=name,
         model="Model",
@@ -111,6 +112,9 @@ def _component(draw: st.DrawFn, name: str) -> ComponentFacts:
         activation_bytes=draw(st.sampled_from([0, 0, 2000 * MB])),
         can=draw(_capabilities),
         file_bytes=draw(st.sampled_from([None, None, 0, in_layers])),
+        table_bytes=tables,
+        file_beside_bytes=draw(st.sampled_from([0, tables, size - in_layers])),
+        loose_bytes=draw(st.integers(0, size - in_layers - tables)),
         spread=draw(st.sampled_from([1, 1, 2])),
     )
 

@@ -48,9 +48,9 @@ def test_the_table_without_a_policy(capsys: pytest.CaptureFixture[str]) -> None:
         "vae           307 MB    auto   resident   307 MB        -\n"
         "\n"
         "text_encoder: 21.80 GB of weights do not fit in 10.80 GB (the card's 12.00 GB less 1.20 GB for activations) "
-        "together, and an encoder runs its 24 layers once per prompt.\n"
-        "transformer: placed only on request, so it is left to ComfyUI.\n"
-        "vae: a VAE's transfers would sit on the visible decode path.\n"
+        "together, and an encoder runs its 24 layers once per prompt. On the host: 9.50 GB pinned.\n"
+        "transformer: placed only on request, so it is left to ComfyUI. On the host: 2.25 GB pinned.\n"
+        "vae: a VAE's transfers would sit on the visible decode path. On the host: none.\n"
     )
 
 

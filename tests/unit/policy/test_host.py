@@ -145,3 +145,41 @@ def test_a_host_tier_for_what_does_not_stream_is_in_vain_and_said(
     with pytest.raises(StrictPolicyError, match="host pinned from Placement Policy, node 1"):
         one(policy.extended(Policy.from_widgets(NODE, strict="on")), facts, of)
     assert not [limit for limit in one(asks(placement), facts, of).limits if limit.startswith("host")]
+
+
+IN_DETAIL = component(
+    "text_encoder",
+    10,
+    layer_bytes=gb(8),
+    slot_bytes=gb(1),
+    table_bytes=gb(1),
+    loose_bytes=gb(0.25),
+    file_bytes=gb(7),
+    file_beside_bytes=gb(1.25),
+)
+
+
+@pytest.mark.parametrize(
+    ("wish", "host", "facts", "says"),
+    [
+        # 1 GB of table and 0.25 GB that come with the load are never copied; ComfyUI pins the other 0.75 GB
+        ("layerwise", "pinned", machine(24), "8.75 GB pinned · 1.00 GB pageable"),
+        ("layerwise", "staged", machine(24), "768 MB pinned · 9.00 GB pageable"),
+        ("layerwise", "staged", machine(24, "--disable-pinned-memory"), "9.75 GB pageable"),
+        ("layerwise", "mapped", machine(24), "8.25 GB mapped · 512 MB pinned · 1.00 GB pageable"),
+        ("layerwise", "auto", cpu_machine(), "8.25 GB mapped · 1.75 GB pageable"),
+        ("resident", "auto", machine(24), "none"),
+        ("resident", "auto", machine(6), "5.20 GB pinned"),
+        ("resident", "auto", machine(6, pin_limit=0), "5.20 GB pageable"),
+        ("offload", "auto", machine(24), "10.00 GB pageable"),
+        ("cpu", "auto", machine(24), "10.00 GB pageable"),
+        ("resident", "auto", cpu_machine(), "10.00 GB pageable"),
+    ],
+)
+def test_host_bytes_are_planned(wish: str, host: str, facts: MachineFacts, says: str) -> None:
+    decision = one(asks(wish, host=host), facts, IN_DETAIL)
+    assert str(decision.host_bytes) == says
+
+
+def test_what_dynamic_vram_keeps_on_the_host_is_not_planned() -> None:
+    assert one(asks("resident"), machine(12), PAGES).host_bytes is None

@@ -104,6 +104,28 @@ def test_explicit_placements_are_done_or_bounded_with_a_reason(
 
 
 @given(*ALL)
+def test_host_bytes_are_those_that_are_not_on_the_device(
+    policy: Policy, machine: MachineFacts, workflow: tuple[ComponentFacts, ...]
+) -> None:
+    """And what stays on the device whole, or leaves it whole, is not pinned."""
+    for decision, component in zip(resolve(policy, machine, workflow), workflow, strict=True):
+        planned = decision.host_bytes
+        computes_on_cpu = decision.placement is Placement.CPU or component.on_cpu or not machine.accelerator
+        assert (planned is None) == (bool(component.can.keeper) and not computes_on_cpu)
+        if planned is None:
+            continue
+        assert min(planned.mapped, planned.pinned, planned.pageable) >= 0
+        assert planned.mapped + planned.pinned + planned.pageable <= component.bytes
+        streams = decision.placement is Placement.LAYERWISE
+        assert streams or not planned.mapped
+        whole = decision.planned_bytes >= component.device_bytes or decision.placement is Placement.OFFLOAD
+        if whole or computes_on_cpu or machine.flag("--disable-pinned-memory"):
+            assert planned.pinned == 0
+        if decision.placement in (Placement.OFFLOAD, Placement.CPU):
+            assert planned.pageable == component.bytes
+
+
+@given(*ALL)
 def test_every_decision_has_a_reason_and_names_who_asked(
     policy: Policy, machine: MachineFacts, workflow: tuple[ComponentFacts, ...]
 ) -> None:
