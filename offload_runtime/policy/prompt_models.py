@@ -18,9 +18,9 @@ PLACEMENTS = "PLACEMENTS"
 """The type by which nodes that place know of each other."""
 
 _DATA = frozenset(
-    (PLACEMENTS, "PLACEMENT_POLICY", "PLACEMENT_REPORT")
-    + ("AUDIO", "BOOLEAN", "COMBO", "CONDITIONING", "FLOAT", "GUIDER", "IMAGE", "INT", "LATENT", "MASK")
-    + ("NOISE", "SAMPLER", "SIGMAS", "STRING", "VIDEO")
+    {PLACEMENTS, "PLACEMENT_POLICY", "PLACEMENT_REPORT"}
+    | {"AUDIO", "BOOLEAN", "COMBO", "CONDITIONING", "FLOAT", "GUIDER", "IMAGE", "INT", "LATENT", "MASK"}
+    | {"NOISE", "SAMPLER", "SIGMAS", "STRING", "VIDEO"}
 )
 """Types of outputs that are no models."""
 

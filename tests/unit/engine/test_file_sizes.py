@@ -18,7 +18,11 @@ PREFIXES = ("model.", "vae.")
 
 def test_the_sizes_are_those_of_the_weights_and_of_their_parts(tmp_path: Path) -> None:
     path = tmp_path / "all.safetensors"
-    weights = {"model.a": torch.zeros(100), "model.b": torch.zeros(7, dtype=torch.bfloat16), "text.c": torch.zeros(5)}
+    weights = {
+        "model.a": torch.zeros(100),
+        "model.b": torch.zeros(7, dtype=torch.bfloat16),
+        "text.c": torch.zeros(5),
+    }
     save_file(weights, path)
     assert file_sizes(path, PREFIXES) == FileSizes(434, {"model.": 414})
 
