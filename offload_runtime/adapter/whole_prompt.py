@@ -189,6 +189,8 @@ def _brought_in(
         # A LoRA is merged into the weights as they are loaded, or into each that passes: ComfyUI keeps it in host
         # memory. What makes no model either, and hands none on, loads one for itself.
         on_host = models.hands_on(node)
+        if models.makes_models(node) and not on_host:
+            return  # nobody uses what it makes
         for file in files:
             yield Bystander(
                 BystanderFacts(file.path.name, _size(file.path), on_host=on_host), "", (file.path,)

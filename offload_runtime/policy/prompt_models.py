@@ -76,6 +76,10 @@ class PromptModels:
         """Return the types of a node's outputs, as far as they are known."""
         return self._kind(node).outputs
 
+    def makes_models(self, node: str) -> bool:
+        """Tell whether any output of a node is a model."""
+        return any(type_ not in _DATA for type_ in self.outputs(node))
+
     def hands_on(self, node: str) -> bool:
         """Tell whether a node hands a model on that it takes."""
         types = {self.type_of(link) for link in self._links(node)} - _DATA
