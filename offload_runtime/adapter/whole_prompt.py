@@ -264,10 +264,14 @@ def _described(
 def _stays_on_host(type_: str, inputs: Mapping[str, Any]) -> bool:
     """Tell whether ComfyUI computes with a model on the CPU; a style model is never loaded to the device."""
     if type_ in ("CLIP", "CLIP_VISION"):
-        return inputs.get("device") == "cpu" or mm.is_device_cpu(mm.text_encoder_device())
-    if type_ == "VAE":
-        return bool(mm.is_device_cpu(mm.vae_device()))
-    return type_ == "STYLE_MODEL"
+        return inputs.get("device") == "cpu" or _is_cpu("text_encoder_device")
+    return type_ == "STYLE_MODEL" or (type_ == "VAE" and _is_cpu("vae_device"))
+
+
+def _is_cpu(chooser: str) -> bool:
+    """Tell whether ComfyUI chooses the CPU for a kind of model."""
+    choose = getattr(mm, chooser, None)
+    return choose is not None and bool(mm.is_device_cpu(choose()))
 
 
 class _Loaded(NamedTuple):
