@@ -15,7 +15,7 @@ from . import sockets
 from .compat import known_options
 from .executed import LOADER, decided_here
 from .policy_files import fingerprint, policy_folder
-from .prompt import prompt_graph
+from .prompt import expanded_from, prompt_graph
 from .sockets import SOCKETS
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ class LoaderNode(io.ComfyNode):
             Placements,
             Prompt,
             apply_policy,
+            around,
             candidate_files,
         )
 
@@ -77,7 +78,7 @@ class LoaderNode(io.ComfyNode):
         prompt, node_id = cls.hidden.dynprompt, cls.hidden.unique_id
         graph = prompt_graph(prompt)
         _refuse_empty_outputs(graph, node_id, objects)
-        whole = Prompt(graph, _expanded_from(prompt))
+        whole = Prompt(graph, expanded_from(prompt))
         files = {slot: candidate_files(whole, node_id, slot, value) for slot, value in objects.items()}
         asked = policy_folder().user_default().extended(policy or Policy())
         earlier = placements or Placements()
@@ -89,17 +90,12 @@ class LoaderNode(io.ComfyNode):
             earlier,
             on_step=lambda: bar.update(1),
             vae_use=vae_use(graph, node_id, SOCKETS.index("vae")),
+            around=around(whole, node_id),
         )
         decided = decided_here(graph, node_id, asked, all_placements, len(objects))
         return io.NodeOutput(
             *(placed.get(slot) for slot in SOCKETS), all_placements, ui={"placement_decisions": [decided]}
         )
-
-
-def _expanded_from(prompt: Any) -> dict[str, str]:
-    """Return node id → the node that was expanded into it, for all such nodes of a `DYNPROMPT`."""
-    found = {name: prompt.get_parent_node_id(name) for name in prompt.all_node_ids()}
-    return {name: parent for name, parent in found.items() if parent is not None}
 
 
 def _refuse_empty_outputs(graph: Mapping[str, Any], node_id: str, objects: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ from . import sockets
 from .compat import known_options
 from .executed import MODEL_LOADERS, decided_here
 from .policy_files import fingerprint, policy_folder
-from .prompt import prompt_graph
+from .prompt import expanded_from, prompt_graph
 
 if TYPE_CHECKING:
     from ..offload_runtime.adapter import Placements
@@ -72,10 +72,16 @@ class _ModelLoader(io.ComfyNode):
         cls, policy: Policy | None = None, placements: Placements | None = None, **values: Any
     ) -> io.NodeOutput:
         """Load as ComfyUI does, decide and attach."""
-        from ..offload_runtime.adapter import Placements, load_and_place  # no start pays for it
+        from ..offload_runtime.adapter import (  # no start pays for it
+            Placements,
+            Prompt,
+            around,
+            load_and_place,
+        )
 
         core = _core(cls.CORE)
-        graph, node_id = prompt_graph(cls.hidden.dynprompt), cls.hidden.unique_id
+        prompt, node_id = cls.hidden.dynprompt, cls.hidden.unique_id
+        graph = prompt_graph(prompt)
         asked = policy_folder().user_default().extended(policy or Policy())
         use = vae_use(graph, node_id, cls.HANDS_OUT.index("vae")) if "vae" in cls.HANDS_OUT else NOT_SAID
         loaded, all_placements, count = load_and_place(
@@ -85,6 +91,7 @@ class _ModelLoader(io.ComfyNode):
             asked,
             placements or Placements(),
             use,
+            around(Prompt(graph, expanded_from(prompt)), node_id),
         )
         decided = decided_here(graph, node_id, asked, all_placements, count)
         return io.NodeOutput(*loaded, all_placements, ui={"placement_decisions": [decided]})

@@ -12,6 +12,12 @@ def prompt_graph(prompt: Any) -> dict[str, Any]:
     return {name: prompt.get_node(name) for name in prompt.all_node_ids()}
 
 
+def expanded_from(prompt: Any) -> dict[str, str]:
+    """Return node id → the node that was expanded into it, for all such nodes of a `DYNPROMPT`."""
+    found = {name: prompt.get_parent_node_id(name) for name in prompt.all_node_ids()}
+    return {name: parent for name, parent in found.items() if parent is not None}
+
+
 def links(prompt: Any, node_id: str | None, inputs: tuple[str, ...]) -> dict[str, str]:
     """Return input → the node that it is linked from, for people; nothing where ComfyUI gives no prompt.
 

@@ -15,9 +15,9 @@ from ..engine.stacks import stack_layers
 from ..log import debug
 from ..policy import (
     NOT_SAID,
+    Beside,
     Capabilities,
     ComponentFacts,
-    Decision,
     HostTier,
     MachineFacts,
     Plan,
@@ -40,6 +40,7 @@ from .rounds import running_node
 from .structure import find_stacks, why_left_alone
 from .weight_files import usable, why_unusable
 from .where import devices_of
+from .whole_prompt import NOTHING_AROUND, Around, bystanders_now
 
 
 def apply_policy(
@@ -49,6 +50,7 @@ def apply_policy(
     earlier: Placements,
     on_step: Callable[[], None] = lambda: None,
     vae_use: VaeUse = NOT_SAID,
+    around: Around = NOTHING_AROUND,
 ) -> tuple[dict[str, Any], Placements]:
     """Place the components of a workflow.
 
@@ -59,6 +61,7 @@ def apply_policy(
         earlier: what an earlier loader of the chain has placed.
         on_step: called after each component, for progress.
         vae_use: what the prompt says about the use of the VAE.
+        around: what else the prompt uses.
 
     Returns:
         Socket → the object to hand on, and all placements with the new ones added.
@@ -71,7 +74,11 @@ def apply_policy(
     kept = earlier.without(models)
     machine = hardware.machine_facts()
     opened = _open(objects, kept, earlier, vae_use, machine)
-    plan, opened = _resolve(policy, machine, opened, files, kept.decisions)
+    if around.together:
+        opened = [one._replace(facts=replace(one.facts, in_turn=False)) for one in opened]
+    ours = [*models, *(model for placed in kept.placed if (model := placed.model) is not None)]
+    beside = Beside(kept.decided, bystanders_now(around, ours))
+    plan, opened = _resolve(policy, machine, opened, files, beside)
     placed = list(kept.placed)
     for one, decision in zip(opened, plan, strict=True):
         ledger = Ledger()
@@ -122,12 +129,12 @@ def _resolve(
     machine: MachineFacts,
     opened: Sequence[_Opened],
     files: Mapping[str, Sequence[Path]],
-    earlier: Sequence[Decision],
+    beside: Beside,
 ) -> tuple[Plan, list[_Opened]]:
     """Decide, and look into the model files where a decision leans on them, which takes reading them."""
     opened = list(opened)
     while True:
-        plan = resolve(policy, machine, [one.facts for one in opened], earlier)
+        plan = resolve(policy, machine, [one.facts for one in opened], beside)
         unread = [
             index
             for index, (one, decision) in enumerate(zip(opened, plan, strict=True))

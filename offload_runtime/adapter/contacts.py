@@ -75,6 +75,7 @@ OBJECTS = {
     "patcher": "its patcher",
     "patcher.model": "its model",
     "module": "its modules",
+    "node": "a class of nodes",
     "clip": "this CLIP",
     "vae": "this VAE",
     "clip_vision": "this CLIP_VISION",
@@ -161,6 +162,7 @@ CONTACTS: Mapping[Group, tuple[Contact, ...]] = {
     Group.FACTS: (
         Contact(_MM, "minimum_inference_memory", "the reserve for activations", "what it was in 0.38.1"),
         Contact(_MM, "vram_state", "memory that is shared with the CPU", "taken for not shared"),
+        Contact(_MM, "text_encoder_device vae_device", "where what is not placed computes", "on the device"),
         Contact("comfy.memory_management", "aimdo_enabled", "dynamic VRAM", "taken for off"),
         Contact(f"{_MM}.LoadedModel", "model_finalizer", "telling loads apart", "uses count one by one"),
         Contact("patcher", "is_dynamic", "telling dynamic from legacy", "legacy"),
@@ -173,6 +175,8 @@ CONTACTS: Mapping[Group, tuple[Contact, ...]] = {
         Contact("vae", "extra_1d_channel memory_used_decode memory_used_encode", "its name", "`vae`"),
         Contact("module", "comfy_cast_weights prev_comfy_cast_weights", "brought by core", "by us"),
         Contact("module", "weight_function", "patches", "none"),
+        Contact("node", "RETURN_TYPES OUTPUT_NODE", "what a prompt uses", "only what is connected counts"),
+        Contact("patcher.model", "diffusion_model", "telling a loaded model's kind", "by its file"),
     ),
 }
 """Who relies on what."""

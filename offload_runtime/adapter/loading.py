@@ -18,6 +18,7 @@ from .handles import patcher_in
 from .placed import Placements
 from .structure import find_stacks
 from .weight_files import named_files, remember, usable
+from .whole_prompt import NOTHING_AROUND, Around
 
 _COMPUTED_FROM = ("model", "vae")
 """The sockets of what ComfyUI computes from as it is; the weights of encoders are converted at each use anyway."""
@@ -30,6 +31,7 @@ def load_and_place(
     policy: Policy,
     earlier: Placements,
     vae_use: VaeUse = NOT_SAID,
+    around: Around = NOTHING_AROUND,
 ) -> tuple[tuple[Any, ...], Placements, int]:
     """Load and place; the weights stay mapped from their file in between, where that can be.
 
@@ -40,6 +42,7 @@ def load_and_place(
         policy: what was asked for.
         earlier: what an earlier loader of the chain has placed.
         vae_use: what the prompt says about the use of the VAE.
+        around: what else the prompt uses.
 
     Returns:
         The loader's outputs, placed; all placements with the new ones added; and how many are new.
@@ -59,7 +62,7 @@ def load_and_place(
         if kept is not None:
             kept.bring_beside(model, find_stacks(model))
     usable_by = dict.fromkeys(objects, files)
-    placed, placements = apply_policy(policy, objects, usable_by, earlier, vae_use=vae_use)
+    placed, placements = apply_policy(policy, objects, usable_by, earlier, vae_use=vae_use, around=around)
     if kept is not None:
         _settle(kept, models, placements)
     if why:

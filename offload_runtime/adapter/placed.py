@@ -38,6 +38,11 @@ class Placed:
         by = f"the loader of node {self._node}" if self._node else "an earlier loader"
         return f"{self.decision.placement} from {by}"
 
+    @property
+    def model(self) -> nn.Module | None:
+        """The model, as long as somebody uses it."""
+        return self._model()
+
     def is_of(self, model: nn.Module) -> bool:
         """Tell whether this is a placement of a model."""
         return self._model() is model
@@ -97,9 +102,9 @@ class Placements:
         return frozenset(p.facts.name for p in self.placed)
 
     @property
-    def decisions(self) -> tuple[Decision, ...]:
-        """What was decided for them."""
-        return tuple(p.decision for p in self.placed)
+    def decided(self) -> tuple[tuple[ComponentFacts, Decision], ...]:
+        """The components, and what was decided for them."""
+        return tuple((p.facts, p.decision) for p in self.placed)
 
     def report(self) -> Report:
         """Read the report of all components from the live models."""

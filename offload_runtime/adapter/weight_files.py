@@ -58,7 +58,7 @@ def candidate_files(prompt: Prompt, node_id: str, socket: str, value: Any) -> li
     """
     patcher = value if socket == "model" else getattr(value, "patcher", None)
     model = getattr(patcher, "model", None)
-    files = [*_loaded_from(patcher), *_named_before(prompt, node_id, socket)]
+    files = [*loaded_from(patcher), *_named_before(prompt, node_id, socket)]
     if not isinstance(model, nn.Module):
         return list(dict.fromkeys(files))
     return remember(model, files)
@@ -66,8 +66,12 @@ def candidate_files(prompt: Prompt, node_id: str, socket: str, value: Any) -> li
 
 def named_files(inputs: Mapping[str, Any]) -> list[Path]:
     """Return the model files that the inputs of one node name."""
-    names = [value for value in _strings(inputs) if value.lower().endswith(_SUFFIXES)]
-    return list(dict.fromkeys(file for name in names for file in _resolve(name)))
+    return list(dict.fromkeys(file for name in weight_names(inputs) for file in folders_with(name).values()))
+
+
+def weight_names(inputs: Mapping[str, Any]) -> list[str]:
+    """Return the words in the inputs of one node that end as the names of model files do."""
+    return [value for value in _strings(inputs) if value.lower().endswith(_SUFFIXES)]
 
 
 def remember(model: nn.Module, files: Iterable[Path]) -> list[Path]:
@@ -132,7 +136,7 @@ def _name(dtype: torch.dtype | None) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _loaded_from(patcher: Any) -> Iterator[Path]:
+def loaded_from(patcher: Any) -> Iterator[Path]:
     """Yield the files that ComfyUI would load a patcher from again; older versions do not know."""
     again = getattr(patcher, "cached_patcher_init", None)
     if again is not None:
@@ -184,8 +188,7 @@ def _strings(value: Any) -> Iterator[str]:
         yield from _strings(list(value.values()))
 
 
-def _resolve(name: str) -> Iterator[Path]:
-    for folder in list(folder_paths.folder_names_and_paths):
-        path = folder_paths.get_full_path(folder, name)
-        if path is not None:
-            yield Path(path)
+def folders_with(name: str) -> dict[str, Path]:
+    """Return ComfyUI's kind of folder → the file of a name in there, for all that have one."""
+    found = {f: folder_paths.get_full_path(f, name) for f in list(folder_paths.folder_names_and_paths)}
+    return {folder: Path(path) for folder, path in found.items() if path is not None}

@@ -1,5 +1,6 @@
 """The engine: layers, slots, host tiers and the streamer. Knows torch, not ComfyUI."""
 
+from .file_sizes import FileSizes, file_sizes
 from .lane import Lane
 from .ledger import Ledger
 from .loose import LooseTensors
@@ -13,6 +14,7 @@ from .units import least_slot_bytes, slot_bytes_for
 from .weight_file import dtypes_in_file
 
 __all__ = [
+    "FileSizes",
     "FileTier",
     "Lane",
     "Layer",
@@ -27,6 +29,7 @@ __all__ = [
     "Tier",
     "Trace",
     "dtypes_in_file",
+    "file_sizes",
     "is_compiled",
     "least_slot_bytes",
     "parameter_bytes",

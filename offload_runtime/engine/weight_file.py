@@ -26,7 +26,7 @@ import torch
 from ..errors import WeightFileError
 from .mapping import Mapping, Memory, Stretch
 
-_MAX_HEADER = 100_000_000
+MAX_HEADER = 100_000_000
 """The size that the format itself allows a header."""
 
 _CHUNK = 1 << 18
@@ -266,7 +266,7 @@ class WeightFile:
         if not _read(self._file, 0, memoryview(prefix)):
             raise ValueError("shorter than its own length")
         size = int.from_bytes(prefix, "little")
-        if size > min(_MAX_HEADER, self.identity.size - 8):
+        if size > min(MAX_HEADER, self.identity.size - 8):
             raise ValueError("a header longer than the file")
         header = bytearray(size)
         _read(self._file, 8, memoryview(header))

@@ -4,17 +4,20 @@ Policy files are read and written by `policy.files`, which alone needs pydantic 
 """
 
 from .arguments import Argument, ExplicitArguments, Source, SourceKind
+from .beside import ALONE, Beside
 from .capabilities import PAGED, STREAMED, Capabilities, cannot_copy, not_movable
 from .chain import NodeChain, as_chain
 from .command_line import FLAGS
 from .components import COMPONENTS, SELECTORS, HostTier, Mode, Placement, base_name, group_of
 from .decision import Decision, Plan
-from .facts import ComponentFacts, MachineFacts
+from .facts import BystanderFacts, ComponentFacts, MachineFacts
 from .frames import NOT_SAID, VaeUse, vae_use
 from .host_bytes import HostBytes
 from .kinds import SWITCH, UNSET, Kind, is_set
 from .links import is_link, linked_from, upstream
 from .policy import Policy
+from .prompt_models import NodeKind, PromptModels
+from .prompt_models import Source as ModelSource
 from .quantities import Budget, format_bytes, parse_budget, parse_size
 from .report import PlacementRow, Report, decision_table, unused_notes
 from .resolve import resolve
@@ -32,6 +35,7 @@ from .settings import (
 from .suggestions import could_stay_resident
 
 __all__ = [
+    "ALONE",
     "COMPONENTS",
     "COMPONENT_SETTINGS",
     "FLAGS",
@@ -44,7 +48,9 @@ __all__ = [
     "UNSET",
     "WORKFLOW_SETTINGS",
     "Argument",
+    "Beside",
     "Budget",
+    "BystanderFacts",
     "Capabilities",
     "ComponentFacts",
     "Decision",
@@ -54,11 +60,14 @@ __all__ = [
     "Kind",
     "MachineFacts",
     "Mode",
+    "ModelSource",
     "NodeChain",
+    "NodeKind",
     "Placement",
     "PlacementRow",
     "Plan",
     "Policy",
+    "PromptModels",
     "Report",
     "Scope",
     "Setting",

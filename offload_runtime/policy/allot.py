@@ -4,6 +4,7 @@ The order of claims: the window of every streamed component, or it could not run
 what ComfyUI and the automatic rules keep whole, a VAE and the diffusion model before any encoder; and what is left
 over as resident layers of streamed components, those that loop first. What is on the device only while it is used
 needs no share, unless a budget says what all may hold: ComfyUI leaves it there until somebody needs the room.
+What is not placed now has its room beside what is left to ComfyUI, and diffusion models that run in turn share theirs.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from .beside import Claim
 from .components import Placement, group_of
 from .facts import ComponentFacts
 from .situation import Situation, Wish
@@ -50,20 +52,26 @@ def allot(
 
     Returns:
         Component name → its share. The shares of all components that are not `offload` fit in the room
-        together; an `offload` component fits in it alone.
+        together, where diffusion models that run in turn count once; an `offload` component fits in it alone.
     """
     on_device = [c for c in components if now.machine.accelerator and not c.on_cpu]
     passing = [c for c in on_device if placements[c.name] is Placement.OFFLOAD]
     held = [c for c in on_device if placements[c.name] is not Placement.CPU and c not in passing]
     streamed = [c for c in held if placements[c.name] is Placement.LAYERWISE]
-    whole = sorted((c for c in held if c not in streamed), key=_worth)
+    whole = [c for c in held if c not in streamed]
     limits = {c.name: _limit(c, placements[c.name], wishes[c.name], now) for c in on_device}
-    room = _Purse(limits, now.room.bytes)
+    turns = frozenset(c.name for c in on_device if c.takes_turns and not now.room.budgeted)
+    room = _Purse(limits, now.room.bytes, turns)
 
     room.give(streamed, windows=True)
-    room.give(c for c in whole if wishes[c.name].placement is not None)
+    room.give(c for c in sorted(whole, key=_worth) if wishes[c.name].placement is not None)
     room.give(c for c in streamed if wishes[c.name].budget is not None)
-    room.give(whole)
+    claims: list[ComponentFacts | Claim] = [*whole, *now.beside]
+    for one in sorted(claims, key=_worth):
+        if isinstance(one, Claim):
+            room.set_aside(one)
+        else:
+            room.give([one])
     streamed.sort(key=lambda c: (not c.loops, -c.bytes, c.name))
     room.give(c for c in streamed if c.name in spare)
 
@@ -79,21 +87,40 @@ def allot(
 
 
 class _Purse:
-    """The device memory that is left, and who has been given what of it."""
+    """The device memory that is left, and who has been given what of it.
 
-    def __init__(self, limits: Mapping[str, int], left: int) -> None:
+    Args:
+        limits: component name → what it may have.
+        left: how much there is.
+        turns: names of the diffusion models that run in turn: what one is given serves the next one, too.
+    """
+
+    def __init__(self, limits: Mapping[str, int], left: int, turns: frozenset[str]) -> None:
         self.given: Counter[str] = Counter()
         self._limits = limits
         self._left = left
+        self._turns = turns
+        self._shared = 0  # the most that one of those has been given
 
     def give(self, components: Iterable[ComponentFacts], *, windows: bool = False) -> None:
         """Give each component in turn its window, or all that it may have, as far as the room goes."""
         for component in components:
-            limit = self._limits[component.name]
+            name, limit = component.name, self._limits[component.name]
             upto = min(component.window, limit) if windows else limit
-            more = min(max(0, upto - self.given[component.name]), self._left)
-            self.given[component.name] += more
-            self._left -= more
+            self.given[name] += self._take(upto, self.given[name], in_turn=name in self._turns)
+
+    def set_aside(self, claim: Claim) -> None:
+        """Take off what something needs that is not placed now, as far as the room goes."""
+        self._take(claim.bytes, 0, in_turn=claim.in_turn)
+
+    def _take(self, upto: int, has: int, *, in_turn: bool) -> int:
+        """Return how much more somebody gets, who has a part of what it may have."""
+        others = self._shared - has if in_turn else 0
+        more = min(max(0, upto - has), others + self._left)
+        self._left -= max(0, more - others)
+        if in_turn:
+            self._shared = max(self._shared, has + more)
+        return more
 
 
 def _limit(component: ComponentFacts, placement: Placement, wish: Wish, now: Situation) -> int:
@@ -109,5 +136,6 @@ def _wanted(component: ComponentFacts, placement: Placement, limit: int) -> int:
     return min(component.window, limit) if placement is Placement.LAYERWISE else limit
 
 
-def _worth(component: ComponentFacts) -> tuple[int, int, str]:
-    return _FIRST_IN.index(group_of(component.name)), component.bytes, component.name
+def _worth(item: ComponentFacts | Claim) -> tuple[int, int, str]:
+    group = item.group if isinstance(item, Claim) else group_of(item.name)
+    return _FIRST_IN.index(group), item.bytes, item.name

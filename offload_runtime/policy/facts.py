@@ -1,4 +1,4 @@
-"""What the automatic rules may look at: frozen facts about the machine and about one component."""
+"""What the automatic rules may look at: frozen facts about the machine, a component, and what is not ours to place."""
 
 from __future__ import annotations
 
@@ -74,6 +74,7 @@ class ComponentFacts:
         why_no_file: why none are read from a file, when none are, as a sentence without its full stop.
         replaces: what placed the same model before in this workflow, or "".
         spread: over how many devices its weights are split.
+        in_turn: of a diffusion model: whether it runs while no other one does, so that they need no room together.
     """
 
     name: str
@@ -97,6 +98,12 @@ class ComponentFacts:
     why_no_file: str = "no file holds the same bytes"
     replaces: str = ""
     spread: int = 1
+    in_turn: bool = True
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether it is a diffusion model that needs no room while another one runs."""
+        return self.in_turn and group_of(self.name) == "dit"
 
     @property
     def device_bytes(self) -> int:
@@ -117,3 +124,24 @@ class ComponentFacts:
         if self.passes is not None:
             return self.passes > 1
         return group_of(self.name) == "dit" or base_name(self.name) == "video_vae"
+
+
+@dataclass(frozen=True)
+class BystanderFacts:
+    """A model that the workflow uses and that is not ours to place: ComfyUI does, and it takes room all the same.
+
+    Attributes:
+        name: what people call it: the name of its file, mostly.
+        bytes: the size of its weights, or 0 for "not known".
+        group: the group of components that it would be in, or None.
+        on_host: whether ComfyUI keeps it in host memory, so that it takes no room on the device.
+        in_turn: whether it is a diffusion model that runs while no other one does.
+        video: whether it is a VAE that makes video.
+    """
+
+    name: str
+    bytes: int
+    group: str | None = None
+    on_host: bool = False
+    in_turn: bool = False
+    video: bool = False

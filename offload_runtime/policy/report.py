@@ -17,6 +17,9 @@ from .settings import spell_value
 
 _WIDTH = 96
 
+_ON_HOST = ("memory", "file")
+"""The tiers that are not on a device."""
+
 
 @dataclass(frozen=True)
 class PlacementRow:
@@ -36,6 +39,7 @@ class PlacementRow:
         why: the reason of the decision, and how far the machine could follow.
         device: where it computes, or computed in its last use if that was elsewhere; "" when nothing was read.
         vram_bytes: device memory that the plan counts for it.
+        when_used: whether that is only taken while it is used, because ComfyUI pages its weights in then.
         host: the host tier that its layers are in, or the one that was decided for them; "" when there is none.
         host_why: why they are there.
         host_planned: where on the host its weights were to wait between its uses, or None where ComfyUI chooses.
@@ -67,6 +71,19 @@ class PlacementRow:
     layer_runs: int = 0
     overruled: tuple[str, ...] = ()
     group: str = ""
+    when_used: bool = False
+
+    @property
+    def there_bytes(self) -> int:
+        """Device memory that it takes now."""
+        on_host = (*_ON_HOST, "slot") if self.device == "cpu" else _ON_HOST
+        return sum(count for tier, count in self.tiers.items() if tier not in on_host)
+
+    @property
+    def planned(self) -> str:
+        """The device memory that the plan counts for it, for people."""
+        size = format_bytes(self.vram_bytes)
+        return f"{size} when used" if self.when_used and self.vram_bytes else size
 
     @classmethod
     def of(
@@ -106,6 +123,7 @@ class PlacementRow:
             layer_runs=layer_runs,
             overruled=tuple(f"{_spelled(lost)} from {lost.asked_by}" for lost in decision.overruled),
             group=group_of(facts.name) or "",
+            when_used=bool(facts.can.keeper),
         )
 
     def lines(self) -> list[str]:
@@ -153,7 +171,8 @@ def _wrapped(line: str) -> list[str]:
 def decision_table(rows: Sequence[PlacementRow]) -> str:
     """Return the decisions as a table of aligned columns.
 
-    What is applied has a column when there are live models; it may lag behind what is planned.
+    What is applied, and what is on the device now, have columns when there are live models; they may lag behind what
+    is planned.
     """
     live = any(row.applied for row in rows)
     columns = [
@@ -162,7 +181,8 @@ def decision_table(rows: Sequence[PlacementRow]) -> str:
         ("asked", *(row.asked for row in rows)),
         ("decided", *(row.decided for row in rows)),
         ("applied", *(row.applied or "-" * live for row in rows)),
-        ("planned VRAM", *(format_bytes(row.vram_bytes) for row in rows)),
+        ("planned VRAM", *(row.planned for row in rows)),
+        ("VRAM now", *(format_bytes(row.there_bytes) if live else "" for row in rows)),
         ("host", *(row.host or "-" for row in rows)),
     ]
     aligned = [

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from ..errors import StrictPolicyError
 from .allot import Share, allot
 from .arguments import Argument, ExplicitArguments
+from .beside import ALONE, Beside
 from .bounds import bound
 from .command_line import command_line_policy
 from .components import HostTier, Mode, Placement
@@ -35,7 +36,7 @@ def resolve(
     policy: Policy,
     machine: MachineFacts,
     components: Iterable[ComponentFacts],
-    earlier: Iterable[Decision] = (),
+    beside: Beside = ALONE,
 ) -> Plan:
     """Decide the placement of every component of a workflow, and share the device memory out.
 
@@ -46,14 +47,14 @@ def resolve(
         policy: what was asked for; the command line is added from the facts of the machine.
         machine: the machine.
         components: the components to decide, with distinct names.
-        earlier: decisions that an earlier loader of the workflow has taken; their memory is spent.
+        beside: what else the workflow uses: what an earlier loader has placed, and what is not ours to place.
 
     Raises:
         StrictPolicyError: the policy is strict, and the machine cannot do all that it asks for.
     """
     components = tuple(components)
     explicit = command_line_policy(machine).extended(policy).explicit
-    case = _case(explicit, machine, components, sum(decision.held_bytes for decision in earlier))
+    case = _case(explicit, machine, components, beside)
     plan = Plan(
         decisions=tuple(case.decision(component) for component in components),
         mode=case.now.mode,
@@ -69,7 +70,7 @@ def resolve(
 
 
 def _case(
-    explicit: ExplicitArguments, machine: MachineFacts, components: Sequence[ComponentFacts], spent: int
+    explicit: ExplicitArguments, machine: MachineFacts, components: Sequence[ComponentFacts], beside: Beside
 ) -> _Case:
     """Place every component, what was asked first, and share the memory out."""
     mode = explicit.value(Mode, Setting.MODE) or Mode.AUTO
@@ -79,7 +80,7 @@ def _case(
         for name, placed in asked.items()
     }
     total_budget = explicit.value(Budget, Setting.TOTAL_BUDGET)
-    now = situation(machine, mode, components, wishes, total_budget, spent)
+    now = situation(machine, mode, components, wishes, total_budget, beside)
     placed = {c.name: asked[c.name] or _automatic(c, now) for c in components}
     spare = frozenset(c.name for c in components if _keeps_spare(explicit, c.name, mode))
     shares = _share(components, placed, wishes, now, spare)

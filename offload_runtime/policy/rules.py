@@ -15,7 +15,7 @@ from typing import NamedTuple
 from .components import Mode, Placement, group_of, is_encoder
 from .facts import ComponentFacts
 from .quantities import format_bytes
-from .situation import Situation
+from .situation import HOST_SHARE, Situation
 
 GB = 1024**3
 KEEP_RESIDENT_IMAGE = 45 * GB
@@ -24,9 +24,6 @@ KEEP_RESIDENT_VIDEO = 120 * GB
 
 MEMORY_RICH = 2
 """Device memory of this many times all weights is ample."""
-
-HOST_SHARE = 0.9
-"""Share of host memory that weights may take before they are read from their file instead."""
 
 
 class Verdict(NamedTuple):
@@ -54,8 +51,7 @@ def _by_name_only(component: ComponentFacts, now: Situation) -> Verdict | None:
 
 
 def _larger_than_host_memory(component: ComponentFacts, now: Situation) -> Verdict | None:
-    limit = int(now.machine.ram_total * HOST_SHARE)
-    if not _on_cpu(component, now) or not component.layers or now.host_weights <= limit:
+    if component.name not in now.from_file:
         return None
     return Verdict(
         Placement.LAYERWISE,
@@ -79,9 +75,13 @@ def _shared_memory(component: ComponentFacts, now: Situation) -> Verdict | None:
 
 
 def _speed(component: ComponentFacts, now: Situation) -> Verdict | None:
-    if now.mode is Mode.SPEED:
-        return Verdict(Placement.RESIDENT, "mode is speed")
-    return None
+    if now.mode is not Mode.SPEED or (is_encoder(component.name) and not now.fits):
+        return (
+            None  # what does not fit comes and goes whole with every prompt, which streaming an encoder beats
+        )
+    if _oversized_vae(component, now) is not None:
+        return None
+    return Verdict(Placement.RESIDENT, "mode is speed")
 
 
 def _diffusion_model_is_spread(component: ComponentFacts, now: Situation) -> Verdict | None:
@@ -100,7 +100,7 @@ def _memory_rich(component: ComponentFacts, now: Situation) -> Verdict | None:
     if now.mode is Mode.AUTO and now.fits and now.usable >= MEMORY_RICH * now.weights:
         return Verdict(
             Placement.RESIDENT,
-            f"{format_bytes(now.usable)} of VRAM are at least twice all {format_bytes(now.weights)} of weights",
+            f"{format_bytes(now.usable)} of VRAM are at least twice all {now.weights_text}",
         )
     return None
 
@@ -145,7 +145,7 @@ def _everything_fits(component: ComponentFacts, now: Situation) -> Verdict | Non
     if now.mode is Mode.AUTO and now.fits:
         return Verdict(
             Placement.RESIDENT,
-            f"all {format_bytes(now.weights)} of weights fit in {now.room.text}, and what fits is never streamed",
+            f"all {now.weights_text} fit in {now.room.text}, and what fits is never streamed",
         )
     return None
 
@@ -154,7 +154,7 @@ def _encoder_gives_way(component: ComponentFacts, now: Situation) -> Verdict | N
     if component.name in now.giving_way:
         return Verdict(
             Placement.LAYERWISE,
-            f"{format_bytes(now.weights)} of weights do not fit in {now.room.text} together, and an encoder "
+            f"{now.weights_text} do not fit in {now.room.text} together, and an encoder "
             f"runs its {component.layers} layers once per prompt",
         )
     return None

@@ -74,7 +74,8 @@ SETTINGS = (
         scope=Scope.WORKFLOW,
         kind=Choice(Mode, "mode"),
         tooltip="What automatic choices aim for. auto: what fits stays, what does not gives way. manual: nothing "
-        "automatic. speed: everything stays on the device. memory: encoders run layer by layer.",
+        "automatic. speed: what fits stays, and encoders that do not fit are streamed. memory: encoders run layer by "
+        "layer.",
         summary="What automatic choices aim for.",
     ),
     SettingRow(

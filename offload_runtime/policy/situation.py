@@ -12,12 +12,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from .beside import ALONE, Beside, Claim, beside_text, joint_bytes
 from .components import Mode, Placement, base_name, group_of, is_encoder
 from .facts import ComponentFacts, MachineFacts
 from .quantities import Budget, format_bytes
 
 VIDEO_ACTIVATIONS = 0.25
 """Share of the card kept for the activations of a video workflow until they are known."""
+
+HOST_SHARE = 0.9
+"""Share of host memory that weights may take before they are read from their file instead."""
 
 
 class Wish(NamedTuple):
@@ -57,10 +61,13 @@ class Situation:
         mode: what automatic choices aim for.
         video: whether the workflow makes video.
         room: device memory for weights.
-        weights: what all components would take of it if everything unset were whole on the device.
-        host_weights: bytes of the components that compute on the CPU.
+        weights: what everything would take of it if everything unset were whole on the device.
+        weights_text: the same for people: what the components take, and what is beside them.
+        host_weights: bytes of everything that computes on the CPU.
         giving_way: names of the encoders that are streamed so that the rest fits.
+        from_file: names of the components that the CPU reads from their file so that the rest fits in its memory.
         spread: over how many devices the diffusion model is split.
+        beside: what else needs room on the device.
     """
 
     machine: MachineFacts
@@ -68,9 +75,12 @@ class Situation:
     video: bool
     room: Room
     weights: int
+    weights_text: str
     host_weights: int
     giving_way: frozenset[str]
+    from_file: frozenset[str]
     spread: int
+    beside: tuple[Claim, ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -89,7 +99,7 @@ def situation(
     components: Sequence[ComponentFacts],
     wishes: Mapping[str, Wish],
     total_budget: Budget | None,
-    spent: int = 0,
+    beside: Beside = ALONE,
 ) -> Situation:
     """Take the joint view.
 
@@ -99,22 +109,57 @@ def situation(
         components: all components to place.
         wishes: component name → what is asked for it.
         total_budget: the VRAM that all components together may hold, if somebody set one.
-        spent: bytes of the room that earlier decisions have taken.
+        beside: what else the workflow uses.
     """
-    video = any(base_name(component.name) == "video_vae" for component in components)
-    room = _room(machine, components, total_budget, video, spent)
-    weights = sum(claim(c, wishes[c.name], machine) for c in components)
-    unset = [c for c in components if wishes[c.name].placement is None and can_give_way(c)]
+    video = beside.video or any(base_name(component.name) == "video_vae" for component in components)
+    budgeted = total_budget is not None
+    spent, others = beside.spent(budgeted=budgeted), beside.claims(machine, budgeted=budgeted)
+    room = _room(machine, (*components, *beside.components), total_budget, video, spent)
+    own = [(claim(c, wishes[c.name], machine), c.takes_turns and not budgeted) for c in components]
+    weights = joint_bytes([*own, *((other.bytes, other.in_turn) for other in others)])
+    turns = sum(in_turn for _, in_turn in own) + sum(other.in_turn for other in others)
+    unset = [c for c in components if wishes[c.name].placement is None]
+    on_host = [c for c in components if c.on_cpu or not machine.accelerator]
+    host_weights = sum(c.bytes for c in on_host) + beside.host_bytes(machine)
     return Situation(
         machine=machine,
         mode=mode,
         video=video,
         room=room,
         weights=weights,
-        host_weights=sum(c.bytes for c in components if c.on_cpu or not machine.accelerator),
-        giving_way=who_gives_way(unset, weights - room.bytes),
+        weights_text=f"{format_bytes(joint_bytes(own))} of weights{beside_text(others, turns)}",
+        host_weights=host_weights,
+        giving_way=who_gives_way(filter(can_give_way, unset), weights - room.bytes),
+        from_file=_who_stays_in_its_file(components, wishes, on_host, host_weights - host_room(machine)),
         spread=max((c.spread for c in components if group_of(c.name) == "dit"), default=1),
+        beside=others,
     )
+
+
+def host_room(machine: MachineFacts) -> int:
+    """Return how much of the host's memory weights may take before they are read from their file instead."""
+    return int(machine.ram_total * HOST_SHARE)
+
+
+def _who_stays_in_its_file(
+    components: Sequence[ComponentFacts],
+    wishes: Mapping[str, Wish],
+    on_host: Sequence[ComponentFacts],
+    excess: int,
+) -> frozenset[str]:
+    """Choose what the CPU reads from its file so that the rest fits in memory: the largest first, encoders before all.
+
+    What somebody wants streamed anyway is counted first.
+    """
+    able = [c for c in on_host if c.layers and c.file_bytes != 0]
+    excess -= sum(c.layer_bytes for c in able if wishes[c.name].placement is Placement.LAYERWISE)
+    unset = [c for c in able if wishes[c.name].placement is None and group_of(c.name) not in (None, "dit")]
+    chosen = set()
+    for one in sorted(unset, key=lambda c: (not is_encoder(c.name), -c.bytes, c.name)):
+        if excess > 0:
+            chosen.add(one.name)
+            excess -= one.layer_bytes
+    return frozenset(chosen)
 
 
 def claim(component: ComponentFacts, wish: Wish, machine: MachineFacts) -> int:

@@ -11,6 +11,7 @@ from offload_runtime.errors import StrictPolicyError
 from offload_runtime.policy import (
     PAGED,
     STREAMED,
+    Beside,
     ComponentFacts,
     Decision,
     MachineFacts,
@@ -206,7 +207,7 @@ def test_the_command_line_wins_over_the_default_of_the_user() -> None:
             "--directml -1 cannot copy layers while it computes",
         ),
         (machine(8), VAE, "speed", "resident", "mode is speed"),
-        (machine(8), T5, "speed", "resident", "only 6.80 GB of its 9.50 GB fit"),
+        (machine(8), T5, "speed", "layerwise", "9.50 GB of weights do not fit in 6.80 GB"),
         (machine(24), component("audio_vae"), "memory", "auto", "placed only on request"),
         (machine(24), component("vocoder"), "auto", "auto", "placed only on request"),
         (machine(8), NO_LAYERS, "memory", "auto", "no repeated layers"),
@@ -347,11 +348,21 @@ def test_an_explicit_resident_comes_before_an_automatic_one() -> None:
     assert plan["vae"].planned_bytes == VAE.bytes
 
 
-def test_the_budget_of_an_earlier_loader_is_spent() -> None:
-    first = resolve(Policy(), machine(16), (FLUX,))
-    second = resolve(Policy(), machine(16), (T5,), first)
+def test_what_an_earlier_loader_left_to_comfyui_needs_room_and_is_named() -> None:
+    second = resolve(Policy(), machine(16), (T5,), placed(machine(16), FLUX))
     assert second["text_encoder"].placement is Placement.LAYERWISE
-    assert "12.00 GB of an earlier loader" in second["text_encoder"].reason
+    assert "beside transformer (12.00 GB, placed before)" in second["text_encoder"].reason
+
+
+def test_the_memory_that_an_earlier_loader_has_given_away_is_spent() -> None:
+    second = resolve(Policy(), machine(16), (component("text_encoder_2", 9.5),), placed(machine(16), T5))
+    assert second["text_encoder_2"].placement is Placement.LAYERWISE
+    assert "9.50 GB of an earlier loader" in second["text_encoder_2"].reason
+
+
+def placed(facts: MachineFacts, *components: ComponentFacts, policy: Policy = Policy()) -> Beside:  # noqa: B008
+    """Return what an earlier loader has placed."""
+    return Beside(tuple(zip(components, resolve(policy, facts, components), strict=True)))
 
 
 @pytest.mark.parametrize(
