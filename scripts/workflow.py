@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from . import widget_values
 from .problem import Problem
 from .subgraphs import unfolded
 
@@ -19,7 +20,6 @@ Prompt = dict[str, dict[str, Any]]
 ObjectInfo = dict[str, Any]
 Source = tuple[str, int]  # node id, output slot
 
-WIDGET_TYPES = {"INT", "FLOAT", "STRING", "BOOLEAN", "COMBO"}
 NOTES = {"Note", "MarkdownNote"}
 MUTED, BYPASSED = 2, 4
 
@@ -169,41 +169,13 @@ def _inputs(graph: _Graph, node: dict[str, Any], info: dict[str, Any]) -> dict[s
 
 
 def _widget_values(node: dict[str, Any], info: dict[str, Any]) -> dict[str, Any]:
-    """The node's widget values by input name; some are missing if the node's schema has grown since."""
+    """The node's widget values by input name."""
     stored = node.get("widgets_values") or []
-    names = [name for name, _ in _widgets(info)]
+    names = [name for name, _ in widget_values.widgets(info["input"])]
     named = (node.get("properties") or {}).get(VALUES_BY_NAME)
     if named is not None and (list(named) != names or len(stored) != len(names)):
         stored = named  # another version of the node saved it
-    if isinstance(stored, dict):
-        return {name: stored[name] for name in names if name in stored}
-    values: dict[str, Any] = {}
-    position = 0
-    for name, config in _widgets(info):
-        if position >= len(stored):
-            break
-        # The API reads a two-element list as a link, so lists travel wrapped.
-        value = stored[position]
-        values[name] = {"__value__": value} if isinstance(value, list) else value
-        position += 2 if _has_control(name, config) else 1
-    return values
-
-
-def _widgets(info: dict[str, Any]) -> Iterator[tuple[str, list[Any]]]:
-    """Inputs that the frontend shows as widgets, in order; hidden inputs are none."""
-    for group in ("required", "optional"):
-        for name, config in info["input"].get(group, {}).items():
-            options = config[1] if len(config) > 1 else {}
-            is_combo = isinstance(config[0], list)
-            if (is_combo or config[0] in WIDGET_TYPES) and not options.get("forceInput"):
-                yield name, config
-
-
-def _has_control(name: str, config: list[Any]) -> bool:
-    """Whether a "control after generate" widget, with a value of its own, follows this one."""
-    options = config[1] if len(config) > 1 else {}
-    is_seed = config[0] == "INT" and name in ("seed", "noise_seed")
-    return bool(options.get("control_after_generate", is_seed))
+    return widget_values.by_name(info["input"], stored)
 
 
 def _without_dangling(prompt: Prompt) -> Prompt:
