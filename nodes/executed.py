@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 LOADERS = (
     "LayerwiseOffload_Loader",
+    "LayerwiseOffload_OtherModels",
     *(
         f"LayerwiseOffload_Load{what}"
         for what in ("CLIP", "DualCLIP", "VAE", "CLIPVision", "DiffusionModel", "Checkpoint")

@@ -26,9 +26,22 @@ MUTED, BYPASSED = 2, 4
 PACK_PREFIX = "LayerwiseOffload_"
 # Where this pack's nodes keep their values by name, too (web/modules/saved_values.mjs).
 VALUES_BY_NAME = "layerwise_offload_values"
-LOADER = "LayerwiseOffload_Loader"
-# The loader's outputs hand on these inputs, slot by slot.
-LOADER_PASSES_ON = ("model", "clip", "vae", "clip_vision")
+# The outputs of these nodes hand on these inputs, slot by slot.
+PASSES_ON = {
+    f"{PACK_PREFIX}Loader": ("model", "clip", "vae", "clip_vision"),
+    f"{PACK_PREFIX}OtherModels": (
+        *(
+            "control_net",
+            "model_patch",
+            "style_model",
+            "audio_encoder",
+            "upscale_model",
+            "latent_upscale_model",
+        ),
+        *("background_removal", "interp_model", "optical_flow", "da3_model", "moge_model"),
+        *("face_detection_model", "gligen", "photomaker"),
+    ),
+}
 
 
 def load(file: Path, object_info: ObjectInfo) -> Prompt:
@@ -99,9 +112,8 @@ def without_pack(prompt: Prompt) -> Prompt:
 def loader_input(prompt: Prompt, source: Source) -> Any:
     """What a loader's output hands on: the link into the matching input, or None where there is none."""
     node_id, slot = source
-    if slot >= len(LOADER_PASSES_ON):
-        return None
-    return prompt[node_id]["inputs"].get(LOADER_PASSES_ON[slot])
+    names = PASSES_ON[prompt[node_id]["class_type"]]
+    return prompt[node_id]["inputs"].get(names[slot]) if slot < len(names) else None
 
 
 def is_link(value: Any) -> bool:
@@ -189,7 +201,7 @@ def _without_dangling(prompt: Prompt) -> Prompt:
 
 def _spliced(prompt: Prompt, value: Any) -> Any:
     """Follow a link through any number of loaders to what stands before them."""
-    while is_link(value) and prompt.get(value[0], {}).get("class_type") == LOADER:
+    while is_link(value) and prompt.get(value[0], {}).get("class_type") in PASSES_ON:
         before = loader_input(prompt, (value[0], value[1]))
         if before is None:
             break  # one of the loader's own outputs
