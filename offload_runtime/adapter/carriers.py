@@ -32,7 +32,8 @@ class Carrier(NamedTuple):
         if not self.patcher:
             return patcher
         setattr(value, self.patcher, patcher)
-        setattr(value, self.model, patcher.model)
+        if getattr(value, self.model, None) is not patcher.model:  # some only let it be read
+            setattr(value, self.model, patcher.model)
         return value
 
     def move(self, value: Any, device: Any) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ..engine import Stack
-from ..policy import format_bytes
+from ..policy import OTHERS, format_bytes
 from .applied import COMFYUI, GONE, Applied
 from .carriers import patcher_of
 from .where import bytes_by_place
@@ -43,7 +43,10 @@ class Unmanaged:
     @property
     def why(self) -> str:
         """Why nothing can be set for it, as a clause."""
-        return why_unmanaged(self.socket)
+        moved = "this pack does not see its weights"
+        if next(self.model.parameters(), None) is not None:
+            moved = _MOVED.get(self.socket, "the node that uses it moves it")
+        return f"{moved}, so nothing can be set for it"
 
     def backend(self) -> SaysWhy:
         """Return what stands for it in the report."""
@@ -55,6 +58,7 @@ class SaysWhy:
 
     def __init__(self, why: str, model: nn.Module) -> None:
         self._why, self._model = why, weakref.ref(model)
+        self._unseen = next(model.parameters(), None) is None
 
     def attach(self, patcher: Any, stacks: Sequence[Stack]) -> None:
         """There is no patcher."""
@@ -62,6 +66,8 @@ class SaysWhy:
     def applied(self) -> Applied:
         """Say who moves it, and where it is now."""
         model = self._model()
+        if self._unseen:
+            return Applied(COMFYUI, self._why)
         if model is None:
             return GONE
         there = [
@@ -71,23 +77,23 @@ class SaysWhy:
         return Applied(COMFYUI, f"{self._why}; now {' and '.join(there)}")
 
 
-def why_unmanaged(socket: str) -> str:
-    """Return why nothing can be set for what has no patcher, as a clause."""
-    return f"{_MOVED.get(socket, 'the node that uses it moves it')}, so nothing can be set for it"
-
-
 def weights_of(socket: str, value: Any) -> nn.Module | None:
-    """Return the weights of an object that has no patcher, or None where it has one, or no weights."""
-    if patcher_of(socket, value) is not None or socket in ("model", "clip", "vae", "clip_vision"):
+    """Return the weights of an object that has no patcher, as far as they are seen; None where it has one.
+
+    A MODEL, CLIP, VAE or CLIP_VISION has one, or is refused.
+    """
+    if socket not in OTHERS or patcher_of(socket, value) is not None:
         return None
     if isinstance(value, nn.Module):
         return value
     parts = list(_parts(value))
     if len(parts) == 1 and isinstance(parts[0], nn.Module):
         return parts[0]
-    if parts and value not in _held:
+    if not parts or type(value).__hash__ is None:
+        return _Held(())
+    if value not in _held:
         _held[value] = _Held(parts)
-    return _held[value] if parts else None
+    return _held[value]
 
 
 class _Held(nn.Module):
@@ -105,7 +111,7 @@ _held: weakref.WeakKeyDictionary[Any, _Held] = weakref.WeakKeyDictionary()
 
 
 def _parts(value: Any) -> Iterator[nn.Module | torch.Tensor]:
-    for attribute in vars(value).values():
+    for attribute in getattr(value, "__dict__", {}).values():
         for part in attribute.values() if isinstance(attribute, dict) else (attribute,):
             if isinstance(part, nn.Module | torch.Tensor):
                 yield part

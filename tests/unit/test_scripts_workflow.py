@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from offload_runtime.policy import OTHERS
 from scripts import workflow
 from scripts.problem import Problem
 
@@ -271,6 +272,17 @@ def test_what_only_reads_the_packs_own_outputs_goes_with_it() -> None:
 def test_a_loaders_output_without_an_input_takes_its_reader_along() -> None:
     prompt = {"1": node("LayerwiseOffload_Loader"), "2": node("KSampler", model=["1", 0])}
     assert workflow.without_pack(prompt) == {}
+
+
+def test_both_loaders_hand_on_what_their_sockets_take_and_policies_name_it() -> None:
+    file = Path(__file__).parents[1] / "server" / "fixtures" / "node_schemas.json"
+    schemas = json.loads(file.read_text(encoding="utf-8"))
+    for loader, names in workflow.PASSES_ON.items():
+        sockets = [(name, kind) for name, kind, _ in schemas[loader]["optional"] if kind == name.upper()]
+        outputs = [(name.lower(), kind) for name, kind in schemas[loader]["outputs"]]
+        assert [name for name, _ in sockets[: len(names)]] == list(names)
+        assert outputs[: len(names)] == sockets[: len(names)]
+    assert sorted(workflow.PASSES_ON["LayerwiseOffload_OtherModels"]) == sorted(OTHERS)
 
 
 def test_the_original_prompt_is_left_alone() -> None:
