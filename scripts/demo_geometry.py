@@ -125,11 +125,22 @@ def sd3_control_tiny() -> Tensors:
     tensors |= _conv("pos_embed.proj", width, 16, 2) | _conv("pos_embed_input.proj", width, 16, 2)
     for name, inputs in (("timestep", 256), ("text", 768)):
         embedder = f"time_text_embed.{name}_embedder"
-        tensors |= linear(f"{embedder}.linear_1", width, inputs) | linear(f"{embedder}.linear_2", width, width)
+        tensors |= linear(f"{embedder}.linear_1", width, inputs) | linear(
+            f"{embedder}.linear_2", width, width
+        )
     tensors |= linear("context_embedder", width, 768)
     for index in range(2):
         block = f"transformer_blocks.{index}"
-        for name in ("to_q", "to_k", "to_v", "to_out.0", "add_q_proj", "add_k_proj", "add_v_proj", "to_add_out"):
+        for name in (
+            "to_q",
+            "to_k",
+            "to_v",
+            "to_out.0",
+            "add_q_proj",
+            "add_k_proj",
+            "add_v_proj",
+            "to_add_out",
+        ):
             tensors |= linear(f"{block}.attn.{name}", width, width)
         for side in ("", "_context"):
             tensors |= linear(f"{block}.norm1{side}.linear", 6 * width, width)

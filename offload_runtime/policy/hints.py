@@ -9,7 +9,7 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping
 
-from .components import COMPONENTS, SELECTORS
+from .components import COMPONENTS, OTHERS, SELECTORS
 
 _RESIDENT = "did you mean resident?"
 _STREAMED = "did you mean layerwise?"
@@ -148,14 +148,20 @@ def component_hint(text: str) -> str:
         base = COMPONENT_WORDS.get(numbered[1], numbered[1])
         if base in COMPONENTS:
             return _numbered_hint(base, int(numbered[2]), known=base == numbered[1])
-    return suggest(name, SELECTORS)
+    return suggest(name, SELECTORS, [word for word in SELECTORS if word not in OTHERS])
 
 
-def suggest(name: str, valid: Iterable[str]) -> str:
-    """Return “did you mean …” when something is near, else the list of what is possible."""
+def suggest(name: str, valid: Iterable[str], listed: Iterable[str] = ()) -> str:
+    """Return “did you mean …” when something is near, else the list of what is possible.
+
+    Args:
+        name: what was written.
+        valid: what could have been meant.
+        listed: what of that is listed, where not all of it is.
+    """
     valid = list(valid)
     near = difflib.get_close_matches(name.lower()[:_LONGEST], valid, n=3, cutoff=0.6)
-    return f"did you mean {' or '.join(near)}?" if near else f"possible: {', '.join(valid)}"
+    return f"did you mean {' or '.join(near)}?" if near else f"possible: {', '.join(listed or valid)}"
 
 
 def _numbered_hint(base: str, number: int, *, known: bool) -> str:
