@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from offload_runtime.policy import is_link, upstream
 from scripts.comfy_client import Prompt
+from tests.server.template_files import Stubs
 
 ObjectInfo = dict[str, Any]
 PLACERS = ("LayerwiseOffload_Loader", "LayerwiseOffload_OtherModels")
@@ -57,6 +58,17 @@ def place(prompt: Prompt, object_info: ObjectInfo) -> tuple[Prompt, list[Source]
             last = [ours, len(object_info[socket.placer]["output"]) - 1]
             sources.append(Source(node, slot, ours, socket.name))
     return placed, sources
+
+
+def left_out(prompt: Prompt, object_info: ObjectInfo, stubs: Stubs) -> set[str]:
+    """Return the types of what loaders load, and somebody uses, that none of ours takes."""
+    takes = sockets(object_info)
+    return {
+        kind
+        for node, made in prompt.items()
+        for slot, kind in enumerate(object_info[made["class_type"]]["output"])
+        if kind not in takes and stubs.named(made) and _read(prompt, node, slot)
+    }
 
 
 def _hands_on(info: dict[str, Any], kind: str) -> bool:

@@ -59,12 +59,14 @@ def test_placed_templates_get_the_verdict_that_they_get_without(
     object_info = client.object_info()
     counts: Counter[str] = Counter()
     wrong = []
+    without_socket: set[str] = set()
     for name, prompt in templates.items():
         placed, sources = template_placing.place(prompt, object_info)
         before, after = client.ask("verdict", prompt), client.ask("verdict", placed)
         counts.update(templates=1, placed=bool(sources), valid=before["valid"], sources=len(sources))
         if before != after:
             wrong.append((name, before, after))
+        without_socket |= template_placing.left_out(prompt, object_info, stubs)
         for source in sources:
             named = [str(file) for file in stubs.named(prompt[source.node])]
             body = {"prompt": placed, "node": source.placer, "sockets": [source.socket]}
@@ -76,6 +78,7 @@ def test_placed_templates_get_the_verdict_that_they_get_without(
         sys.stdout.write(f"\n{', '.join(f'{count} {what}' for what, count in counts.items())}\n")
     assert wrong == []
     assert counts["placed"] > 40
+    assert without_socket == set()
 
 
 def _names(files: list[str]) -> list[str]:
