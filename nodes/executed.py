@@ -24,7 +24,8 @@ MODEL_LOADERS = {
     "CheckpointLoaderSimple": "LayerwiseOffload_LoadCheckpoint",
 }
 """ComfyUI's loaders → those of the pack that load the same and place it."""
-LOADERS = (LOADER, *MODEL_LOADERS.values())
+OTHER_MODELS = "LayerwiseOffload_OtherModels"
+LOADERS = (LOADER, OTHER_MODELS, *MODEL_LOADERS.values())
 """The nodes that place."""
 POLICY = "LayerwiseOffload_PlacementPolicy"
 POLICY_NODES = (

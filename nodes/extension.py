@@ -6,6 +6,7 @@ from comfy_api.latest import ComfyExtension, io
 
 from .loader import LoaderNode
 from .model_loaders import model_loaders
+from .other_loader import OtherModelsNode
 from .placement_policy import PlacementPolicyNode
 from .placement_report import PlacementReportNode
 from .policy_files import LoadPolicyNode, SavePolicyNode
@@ -27,6 +28,7 @@ class LayerwiseOffloadExtension(ComfyExtension):
             LoadPolicyNode,
             SavePolicyNode,
             LoaderNode,
+            OtherModelsNode,
             *model_loaders(),
             PlacementReportNode,
         ]

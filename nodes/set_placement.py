@@ -88,7 +88,7 @@ def _inputs() -> list[io.Input]:
         options=OpenList([UNSET, *SELECTORS, *(f"{name}_2" for name in COMPONENTS), "text_encoder_3"]),
         default=UNSET,
         optional=True,
-        tooltip="What the wish is for: a component, a group (dit, text_encoder, image_encoder, vae), default "
+        tooltip="What the wish is for: a component, a group (dit, text_encoder, image_encoder, vae, other), default "
         "(encoders and VAEs) or all. Through the API, or linked, it may be any name such as text_encoder_4, or a "
         "comma list. auto: nothing.",
     )

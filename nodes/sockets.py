@@ -15,8 +15,44 @@ CATEGORY = "advanced/offload"
 SOCKETS = ("model", "clip", "vae", "clip_vision")
 """The sockets of the loader for what is placed, in order."""
 
-TYPES = {"model": io.Model, "clip": io.Clip, "vae": io.Vae, "clip_vision": io.ClipVision}
+OTHERS = (
+    "control_net",
+    "model_patch",
+    "style_model",
+    "audio_encoder",
+    "upscale_model",
+    "latent_upscale_model",
+    "background_removal",
+    "interp_model",
+    "optical_flow",
+    "da3_model",
+    "moge_model",
+    "face_detection_model",
+    "gligen",
+    "photomaker",
+)
+"""Those of the loader of other models. Workflows hold outputs by position, so that new ones come after the last output.
+
+One socket a type, and not an input that grows: outputs cannot grow with it, ComfyUI 0.3.75 has none, and a type that a
+version does not know does no harm.
+"""
+
+TYPES = {
+    "model": io.Model,
+    "clip": io.Clip,
+    "vae": io.Vae,
+    "clip_vision": io.ClipVision,
+    **{socket: io.Custom(socket.upper()) for socket in OTHERS},
+}
 """Socket → its type."""
+
+
+def placed_inputs(sockets: Iterable[str]) -> list[io.Input]:
+    """Return the inputs of a node for what it places."""
+    return [
+        TYPES[socket].Input(socket, optional=True, tooltip=f"The {socket.upper()} to place; may stay open.")
+        for socket in sockets
+    ]
 
 
 def policy_inputs(other: str) -> tuple[io.Input, io.Input]:

@@ -20,7 +20,9 @@ from .comfy_client import DIRECT
 from .places import DEMO_OUTPUT, PACK_NAME, ROOT, shown
 from .problem import Problem
 
-MODEL_FOLDERS = ("checkpoints", "text_encoders", "clip_vision", "style_models", "diffusion_models", "vae")
+MODEL_FOLDERS = (
+    *("checkpoints", "text_encoders", "clip_vision", "style_models", "controlnet", "diffusion_models", "vae"),
+)
 # Nothing that a user of the pack would not have is copied where symbolic links do not work.
 NOT_PACK = (".git", ".venv", ".cache", "tests", "bench", "demo_output", "browser_output", "__pycache__")
 SECONDS_TO_START = 240

@@ -116,6 +116,38 @@ def sd3_tiny() -> Tensors:
     return tensors | linear("final_layer.linear", 4 * 16, width)
 
 
+def sd3_control_tiny() -> Tensors:
+    """A ControlNet beside `sd3_tiny`, in the format of diffusers (1 M)."""
+    width, patches = 128, 64 * 64
+    tensors: Tensors = {"pos_embed.pos_embed": Weight((1, patches, width), 0.5)}
+    tensors |= _conv("pos_embed.proj", width, 16, 2) | _conv("pos_embed_input.proj", width, 16, 2)
+    for name, inputs in (("timestep", 256), ("text", 768)):
+        embedder = f"time_text_embed.{name}_embedder"
+        tensors |= linear(f"{embedder}.linear_1", width, inputs) | linear(
+            f"{embedder}.linear_2", width, width
+        )
+    tensors |= linear("context_embedder", width, 768)
+    for index in range(2):
+        block = f"transformer_blocks.{index}"
+        for name in (
+            "to_q",
+            "to_k",
+            "to_v",
+            "to_out.0",
+            "add_q_proj",
+            "add_k_proj",
+            "add_v_proj",
+            "to_add_out",
+        ):
+            tensors |= linear(f"{block}.attn.{name}", width, width)
+        for side in ("", "_context"):
+            tensors |= linear(f"{block}.norm1{side}.linear", 6 * width, width)
+            tensors |= linear(f"{block}.ff{side}.net.0.proj", 4 * width, width)
+            tensors |= linear(f"{block}.ff{side}.net.2", width, 4 * width)
+        tensors |= linear(f"controlnet_blocks.{index}", width, width)
+    return tensors
+
+
 def style_adapter() -> Tensors:
     """The T2I style adapter: 257 image tokens of width 1024 to 8 text tokens of width 768 (39 M)."""
     width = 1024

@@ -57,6 +57,7 @@ MODELS = (
     Model("clip_vision/demo_clip_vit_l.safetensors", geometry.clip_vision_l, "float16"),
     Model("style_models/demo_style_adapter.safetensors", geometry.style_adapter, "float32"),
     Model("diffusion_models/demo_sd3_tiny.safetensors", geometry.sd3_tiny, "float32"),
+    Model("controlnet/demo_sd3_control_tiny.safetensors", geometry.sd3_control_tiny, "float32"),
     Model("vae/demo_vae_16ch.safetensors", geometry.vae_16_channels, "float32"),
     Model("checkpoints/demo_ltxv_tiny.safetensors", video.ltxv_tiny, "float32", video.CONFIG),
 )

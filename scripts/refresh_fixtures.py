@@ -13,7 +13,7 @@ from typing import Any
 
 from offload_runtime.policy.files.schema import json_schema
 
-from . import comfyui_tree, locales, workflow
+from . import comfyui_tree, locales, widget_values, workflow
 from .comfy_client import ComfyClient
 from .comfy_server import ComfyServer
 from .demo_models import ensure_models
@@ -86,7 +86,7 @@ def require_growth(before: dict[str, Any], after: dict[str, Any]) -> None:
 def widgets(schema: dict[str, Any]) -> list[str]:
     """Names of a node's widgets, in the order in which a workflow holds their values."""
     inputs = schema["required"] + schema["optional"]
-    return [name for name, kind, _ in inputs if kind in workflow.WIDGET_TYPES]
+    return [name for name, kind, _ in inputs if kind in widget_values.TYPES]
 
 
 def outputs(schema: dict[str, Any]) -> list[str]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from . import widget_values
 from .problem import Problem
 from .subgraphs import unfolded
 
@@ -19,16 +20,28 @@ Prompt = dict[str, dict[str, Any]]
 ObjectInfo = dict[str, Any]
 Source = tuple[str, int]  # node id, output slot
 
-WIDGET_TYPES = {"INT", "FLOAT", "STRING", "BOOLEAN", "COMBO"}
 NOTES = {"Note", "MarkdownNote"}
 MUTED, BYPASSED = 2, 4
 
 PACK_PREFIX = "LayerwiseOffload_"
 # Where this pack's nodes keep their values by name, too (web/modules/saved_values.mjs).
 VALUES_BY_NAME = "layerwise_offload_values"
-LOADER = "LayerwiseOffload_Loader"
-# The loader's outputs hand on these inputs, slot by slot.
-LOADER_PASSES_ON = ("model", "clip", "vae", "clip_vision")
+# The outputs of these nodes hand on these inputs, slot by slot.
+PASSES_ON = {
+    f"{PACK_PREFIX}Loader": ("model", "clip", "vae", "clip_vision"),
+    f"{PACK_PREFIX}OtherModels": (
+        *(
+            "control_net",
+            "model_patch",
+            "style_model",
+            "audio_encoder",
+            "upscale_model",
+            "latent_upscale_model",
+        ),
+        *("background_removal", "interp_model", "optical_flow", "da3_model", "moge_model"),
+        *("face_detection_model", "gligen", "photomaker"),
+    ),
+}
 
 
 def load(file: Path, object_info: ObjectInfo) -> Prompt:
@@ -99,9 +112,8 @@ def without_pack(prompt: Prompt) -> Prompt:
 def loader_input(prompt: Prompt, source: Source) -> Any:
     """What a loader's output hands on: the link into the matching input, or None where there is none."""
     node_id, slot = source
-    if slot >= len(LOADER_PASSES_ON):
-        return None
-    return prompt[node_id]["inputs"].get(LOADER_PASSES_ON[slot])
+    names = PASSES_ON[prompt[node_id]["class_type"]]
+    return prompt[node_id]["inputs"].get(names[slot]) if slot < len(names) else None
 
 
 def is_link(value: Any) -> bool:
@@ -169,41 +181,13 @@ def _inputs(graph: _Graph, node: dict[str, Any], info: dict[str, Any]) -> dict[s
 
 
 def _widget_values(node: dict[str, Any], info: dict[str, Any]) -> dict[str, Any]:
-    """The node's widget values by input name; some are missing if the node's schema has grown since."""
+    """The node's widget values by input name."""
     stored = node.get("widgets_values") or []
-    names = [name for name, _ in _widgets(info)]
+    names = [name for name, _ in widget_values.widgets(info["input"])]
     named = (node.get("properties") or {}).get(VALUES_BY_NAME)
     if named is not None and (list(named) != names or len(stored) != len(names)):
         stored = named  # another version of the node saved it
-    if isinstance(stored, dict):
-        return {name: stored[name] for name in names if name in stored}
-    values: dict[str, Any] = {}
-    position = 0
-    for name, config in _widgets(info):
-        if position >= len(stored):
-            break
-        # The API reads a two-element list as a link, so lists travel wrapped.
-        value = stored[position]
-        values[name] = {"__value__": value} if isinstance(value, list) else value
-        position += 2 if _has_control(name, config) else 1
-    return values
-
-
-def _widgets(info: dict[str, Any]) -> Iterator[tuple[str, list[Any]]]:
-    """Inputs that the frontend shows as widgets, in order; hidden inputs are none."""
-    for group in ("required", "optional"):
-        for name, config in info["input"].get(group, {}).items():
-            options = config[1] if len(config) > 1 else {}
-            is_combo = isinstance(config[0], list)
-            if (is_combo or config[0] in WIDGET_TYPES) and not options.get("forceInput"):
-                yield name, config
-
-
-def _has_control(name: str, config: list[Any]) -> bool:
-    """Whether a "control after generate" widget, with a value of its own, follows this one."""
-    options = config[1] if len(config) > 1 else {}
-    is_seed = config[0] == "INT" and name in ("seed", "noise_seed")
-    return bool(options.get("control_after_generate", is_seed))
+    return widget_values.by_name(info["input"], stored)
 
 
 def _without_dangling(prompt: Prompt) -> Prompt:
@@ -217,7 +201,7 @@ def _without_dangling(prompt: Prompt) -> Prompt:
 
 def _spliced(prompt: Prompt, value: Any) -> Any:
     """Follow a link through any number of loaders to what stands before them."""
-    while is_link(value) and prompt.get(value[0], {}).get("class_type") == LOADER:
+    while is_link(value) and prompt.get(value[0], {}).get("class_type") in PASSES_ON:
         before = loader_input(prompt, (value[0], value[1]))
         if before is None:
             break  # one of the loader's own outputs

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import comfy.model_management as mm
+from torch import nn
 
 from ..engine import Ledger, Stack, least_slot_bytes, parameter_bytes, slot_bytes_for
 from ..engine.stacks import stack_layers
@@ -18,11 +19,13 @@ from ..policy import (
     Beside,
     Capabilities,
     ComponentFacts,
+    Decision,
     HostTier,
     MachineFacts,
     Plan,
     Policy,
     VaeUse,
+    not_ours,
     resolve,
 )
 from . import debug_lines, hardware
@@ -32,12 +35,13 @@ from .choose import choose_backend
 from .dynamic_pages import least_bytes
 from .embedding import input_tables
 from .file_layers import FileLayers
-from .handles import Handle, is_dynamic, open_handle, patcher_in
+from .handles import Handle, free_name, is_dynamic, open_handle, patcher_in
 from .loose import loose_bytes, loose_weights
 from .placed import Placed, Placements
 from .record import record_of
 from .rounds import running_node
 from .structure import find_stacks, why_left_alone
+from .unmanaged import Unmanaged, weights_of
 from .weight_files import usable, why_unusable
 from .where import devices_of
 from .whole_prompt import NOTHING_AROUND, Around, bystanders_now
@@ -56,7 +60,7 @@ def apply_policy(
 
     Args:
         policy: what was asked for.
-        objects: socket (`model`, `clip`, `vae`, `clip_vision`) → ComfyUI object; never changed.
+        objects: socket (`model`, …, or a type in lower case) → ComfyUI object; never changed.
         files: socket → safetensors files that its weights may have come from.
         earlier: what an earlier loader of the chain has placed.
         on_step: called after each component, for progress.
@@ -70,7 +74,7 @@ def apply_policy(
         AttachError: an object holds no model.
         StrictPolicyError: the policy is strict, and this machine cannot do all that it asks for.
     """
-    models = [patcher_in(slot, value).model for slot, value in objects.items()]
+    models = [_model_in(slot, value) for slot, value in objects.items()]
     kept = earlier.without(models)
     machine = hardware.machine_facts()
     opened = _open(objects, kept, earlier, vae_use, machine)
@@ -81,12 +85,7 @@ def apply_policy(
     plan, opened = _resolve(policy, machine, opened, files, beside)
     placed = list(kept.placed)
     for one, decision in zip(opened, plan, strict=True):
-        ledger = Ledger()
-        backend = choose_backend(decision, one.handle, one.stacks, one.found, ledger, one.facts)
-        model = one.handle.patcher.model  # for `cpu` it may be another one than that which came in
-        record_of(model).rounds.placed_now()
-        backend.attach(one.handle.patcher, one.stacks)
-        done = Placed(one.facts, decision, backend, ledger, model, running_node())
+        done = _carry_out(one, decision)
         debug(partial(debug_lines.decision, done))
         placed.append(done)
         on_step()
@@ -95,10 +94,26 @@ def apply_policy(
     )
 
 
+def _model_in(slot: str, value: Any) -> nn.Module:
+    bare = weights_of(slot, value)
+    return patcher_in(slot, value).model if bare is None else bare
+
+
+def _carry_out(one: _Opened, decision: Decision) -> Placed:
+    if isinstance(one.handle, Unmanaged):
+        return Placed(one.facts, decision, one.handle.backend(), Ledger(), one.handle.model, running_node())
+    ledger = Ledger()
+    backend = choose_backend(decision, one.handle, one.stacks, one.found, ledger, one.facts)
+    model = one.handle.patcher.model  # for `cpu` it may be another one than that which came in
+    record_of(model).rounds.placed_now()
+    backend.attach(one.handle.patcher, one.stacks)
+    return Placed(one.facts, decision, backend, ledger, model, running_node())
+
+
 class _Opened(NamedTuple):
     """One component on its way to a decision."""
 
-    handle: Handle
+    handle: Handle | Unmanaged
     stacks: tuple[Stack, ...]
     facts: ComponentFacts
     found: FileLayers | None = None
@@ -114,6 +129,12 @@ def _open(
     names = set(kept.names)
     opened = []
     for slot, value in objects.items():
+        bare = weights_of(slot, value)
+        if bare is not None:
+            one = _unmanaged(Unmanaged(slot, free_name(slot, names), value, bare), earlier)
+            names.add(one.handle.component)
+            opened.append(one)
+            continue
         handle = open_handle(slot, value, names, vae_use, objects.get("model"))
         replaced = earlier.of(handle.patcher.model)
         strip(handle.patcher)  # of an earlier loader in a row: the later one wins
@@ -122,6 +143,21 @@ def _open(
         can = capabilities_of(handle, stacks, machine)
         opened.append(_Opened(handle, stacks, _component_facts(handle, stacks, can, replaced)))
     return opened
+
+
+def _unmanaged(handle: Unmanaged, earlier: Placements) -> _Opened:
+    replaced = earlier.of(handle.model)
+    facts = ComponentFacts(
+        name=handle.component,
+        model=handle.kind,
+        bytes=parameter_bytes(handle.model),
+        layers=0,
+        layer_bytes=0,
+        why_no_layers=handle.why,
+        can=not_ours(handle.why),
+        replaces=str(replaced) if replaced is not None else "",
+    )
+    return _Opened(handle, (), facts)
 
 
 def _resolve(
@@ -145,6 +181,7 @@ def _resolve(
         for index in unread:
             one = opened[index]
             paths = files.get(one.handle.socket, ())
+            assert isinstance(one.handle, Handle)  # nothing else has layers
             model = one.handle.patcher.model
             found = FileLayers(model, one.stacks, usable(paths))
             facts = replace(one.facts, file_bytes=found.bytes, file_beside_bytes=found.beside)

@@ -27,8 +27,8 @@ from ..engine import (
     parameter_bytes,
 )
 from ..engine.stacks import stack_layers
+from ..policy import IN_SAMPLER, Placement, format_bytes
 from ..policy import HostTier as Host
-from ..policy import Placement, format_bytes
 from .account import account_for_slots
 from .applied import COMFYUI, GONE, Applied, ran_elsewhere
 from .attachment import Attachment, attach, strip
@@ -198,7 +198,7 @@ class StreamedToDevice(Layerwise):
         # What is evicted comes back to memory, and there is none for what is read from its file.
         self._flexible = flexible and host is not Host.MAPPED and not keeps_nothing
         self._lean = handle.socket == "clip_vision" or handle.patcher.is_clip
-        self._runs_alone = handle.socket != "model"
+        self._runs_alone = handle.socket not in ("model", *IN_SAMPLER)
 
     def _tier(self, model: nn.Module) -> Tier:
         if self._host is Host.MAPPED:

@@ -8,9 +8,24 @@ from dataclasses import replace
 import comfy.model_management as mm
 
 from ..engine import Stack, is_compiled
-from ..policy import PAGED, STREAMED, Capabilities, MachineFacts, Placement, cannot_copy, not_movable
+from ..policy import (
+    IN_SAMPLER,
+    PAGED,
+    STREAMED,
+    Capabilities,
+    MachineFacts,
+    Placement,
+    cannot_copy,
+    not_movable,
+)
 from .handles import Handle, is_dynamic
 from .left_alone import why_lacking
+
+_WHERE_INPUTS_ARE = {
+    **dict.fromkeys(IN_SAMPLER, "it computes inside the diffusion model, on the device of that one"),
+    **dict.fromkeys(("optical_flow", "da3_model"), "its nodes bring their input to ComfyUI's own device"),
+}
+"""Socket → why such a component cannot compute on the CPU, as a clause."""
 
 
 def capabilities_of(handle: Handle, stacks: Sequence[Stack], machine: MachineFacts) -> Capabilities:
@@ -22,6 +37,8 @@ def capabilities_of(handle: Handle, stacks: Sequence[Stack], machine: MachineFac
         machine: the machine.
     """
     can = _honoured(PAGED if is_dynamic(handle.patcher) else STREAMED, handle)
+    if handle.socket in _WHERE_INPUTS_ARE and not mm.is_device_cpu(handle.patcher.load_device):
+        can = can.without(Placement.CPU, Placement.AUTO, _WHERE_INPUTS_ARE[handle.socket])
     if is_dynamic(handle.patcher) and getattr(handle.patcher, "cached_patcher_init", None) is None:
         why = (
             "to compute on the CPU it has to be loaded a second time, and the loader that it came from does not say "

@@ -79,6 +79,7 @@ OBJECTS = {
     "clip": "this CLIP",
     "vae": "this VAE",
     "clip_vision": "this CLIP_VISION",
+    "control_net": "this CONTROL_NET",
 }
 """Places that are no part of the version but of what is placed → how they are called."""
 
@@ -100,6 +101,7 @@ CONTACTS: Mapping[Group, tuple[Contact, ...]] = {
         ),
         Contact("patcher", "model load_device clone", "what is placed"),
         Contact("clip", "clone", "the placed copy"),
+        Contact("control_net", "copy control_model_wrapped control_model", "the placed copy"),
     ),
     Group.EVERY: (
         Contact(_PATCHER, "set_attachments set_injections", "what a patcher carries"),

@@ -1,11 +1,10 @@
-"""The four ComfyUI objects that carry a component, and how each is cloned and moved to the CPU.
+"""The ComfyUI objects that carry a component, and how each is cloned and moved to the CPU.
 
 Inputs are never mutated: a handle is made of a clone.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
@@ -15,11 +14,12 @@ import torch
 
 from ..errors import AttachError
 from ..policy import NOT_SAID, VaeUse
+from .carriers import carrier_of, copied, patcher_of
 from .contacts import Group, missing_on
 from .vaes import vae_name, watch_frames
 
 _NAMES = {"model": "transformer", "clip": "text_encoder", "clip_vision": "image_encoder"}
-"""Socket → component name; a VAE is named by what it is for."""
+"""Socket → component name; a VAE is named by what it is for, and all others are called as their socket."""
 
 
 @dataclass
@@ -52,23 +52,14 @@ class Handle:
 
         The object that holds the patcher names the model, too, and computes with that one.
         """
-        patcher = self.patcher.clone(disable_dynamic=True)
-        inner = {"clip": "cond_stage_model", "vae": "first_stage_model", "clip_vision": "model"}
-        if self.socket == "model":
-            self.value = patcher
-        else:
-            self.value.patcher = patcher
-            setattr(self.value, inner[self.socket], patcher.model)
-        self.patcher = patcher
+        self.patcher = self.patcher.clone(disable_dynamic=True)
+        self.value = carrier_of(self.socket, self.value).hold(self.value, self.patcher)
 
     def compute_on_cpu(self) -> None:
         """Make ComfyUI load and run this clone on the CPU."""
         cpu = torch.device("cpu")
         self.patcher.load_device = self.patcher.offload_device = cpu
-        if self.socket == "vae":
-            self.value.device = cpu
-        elif self.socket == "clip_vision":
-            self.value.load_device = cpu
+        carrier_of(self.socket, self.value).move(self.value, cpu)
 
 
 def is_dynamic(patcher: Any) -> bool:
@@ -77,13 +68,13 @@ def is_dynamic(patcher: Any) -> bool:
 
 
 def patcher_in(socket: str, value: Any) -> Any:
-    """Return the patcher inside a MODEL, CLIP, VAE or CLIP_VISION.
+    """Return the patcher inside an object.
 
     Raises:
         AttachError: the object holds no model.
     """
-    patcher = value if socket == "model" else getattr(value, "patcher", None)
-    if patcher is None or getattr(patcher, "model", None) is None:
+    patcher = patcher_of(socket, value)
+    if patcher is None:
         raise AttachError(
             f"the {socket} input holds no model ({type(value).__name__}); check the loader in front of it"
         )
@@ -93,7 +84,7 @@ def patcher_in(socket: str, value: Any) -> Any:
 def open_handle(
     socket: str, value: Any, taken: Collection[str], use: VaeUse = NOT_SAID, diffusion_model: Any = None
 ) -> Handle:
-    """Clone a MODEL, CLIP, VAE or CLIP_VISION.
+    """Clone an object.
 
     Args:
         socket: the socket that the value came in by.
@@ -110,19 +101,15 @@ def open_handle(
         raise AttachError(
             f"the {socket} input cannot be placed, because {lack} ({type(value).__name__}); connect it past this loader"
         )
-    if socket in ("model", "clip"):
-        value = value.clone()
-    else:  # neither has a clone(); core copies a VAE the same way (Select VAE Device)
-        value = copy.copy(value)
-        value.patcher = value.patcher.clone()
-    patcher = value if socket == "model" else value.patcher
+    value = copied(socket, value)
     if socket == "vae":
         watch_frames(value)
-    name = vae_name(value, use, diffusion_model) if socket == "vae" else _NAMES[socket]
-    return Handle(socket, _free_name(name, taken), value, patcher)
+    name = vae_name(value, use, diffusion_model) if socket == "vae" else _NAMES.get(socket, socket)
+    return Handle(socket, free_name(name, taken), value, patcher_of(socket, value))
 
 
-def _free_name(base: str, taken: Collection[str]) -> str:
+def free_name(base: str, taken: Collection[str]) -> str:
+    """Return a component's name, with the next number where it is taken."""
     name, number = base, 1
     while name in taken:
         number += 1

@@ -19,6 +19,7 @@ from ..engine import dtypes_in_file
 from ..engine.parts import distinct_parts
 from ..policy import is_link, upstream
 from . import hardware
+from .carriers import patcher_of
 from .record import record_of
 
 _SAFETENSORS = (".safetensors", ".sft")
@@ -56,7 +57,7 @@ def candidate_files(prompt: Prompt, node_id: str, socket: str, value: Any) -> li
         socket: the input whose ancestors are searched.
         value: the ComfyUI object that came in there.
     """
-    patcher = value if socket == "model" else getattr(value, "patcher", None)
+    patcher = patcher_of(socket, value)
     model = getattr(patcher, "model", None)
     files = [*loaded_from(patcher), *_named_before(prompt, node_id, socket)]
     if not isinstance(model, nn.Module):

@@ -5,10 +5,20 @@ Policy files are read and written by `policy.files`, which alone needs pydantic 
 
 from .arguments import Argument, ExplicitArguments, Source, SourceKind
 from .beside import ALONE, Beside
-from .capabilities import PAGED, STREAMED, Capabilities, cannot_copy, not_movable
+from .capabilities import PAGED, STREAMED, Capabilities, cannot_copy, not_movable, not_ours
 from .chain import NodeChain, as_chain
 from .command_line import FLAGS
-from .components import COMPONENTS, SELECTORS, HostTier, Mode, Placement, base_name, group_of
+from .components import (
+    COMPONENTS,
+    IN_SAMPLER,
+    OTHERS,
+    SELECTORS,
+    HostTier,
+    Mode,
+    Placement,
+    base_name,
+    group_of,
+)
 from .decision import Decision, Plan
 from .facts import BystanderFacts, ComponentFacts, MachineFacts
 from .frames import NOT_SAID, VaeUse, vae_use
@@ -39,7 +49,9 @@ __all__ = [
     "COMPONENTS",
     "COMPONENT_SETTINGS",
     "FLAGS",
+    "IN_SAMPLER",
     "NOT_SAID",
+    "OTHERS",
     "PAGED",
     "SELECTORS",
     "SETTINGS",
@@ -87,6 +99,7 @@ __all__ = [
     "linked_from",
     "normalize_selector",
     "not_movable",
+    "not_ours",
     "parse_budget",
     "parse_selectors",
     "parse_size",

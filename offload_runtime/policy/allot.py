@@ -18,7 +18,7 @@ from .components import Placement, group_of
 from .facts import ComponentFacts
 from .situation import Situation, Wish
 
-_FIRST_IN = ("vae", "dit", "image_encoder", "text_encoder", None)
+_FIRST_IN = ("vae", "dit", "other", "image_encoder", "text_encoder", None)
 """Groups in the order in which their bytes are worth staying."""
 
 

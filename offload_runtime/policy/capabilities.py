@@ -68,6 +68,18 @@ def cannot_copy(can: Capabilities, device: str) -> Capabilities:
     return can.without(Placement.LAYERWISE, Placement.OFFLOAD, reason)
 
 
+def not_ours(why: str) -> Capabilities:
+    """Return what can be done with weights that ComfyUI's memory manager does not know: nothing.
+
+    Args:
+        why: what moves them, as a clause.
+    """
+    can = Capabilities()
+    for placement in (Placement.RESIDENT, Placement.LAYERWISE, Placement.OFFLOAD, Placement.CPU):
+        can = can.without(placement, Placement.AUTO, why)
+    return can
+
+
 def not_movable(can: Capabilities, model: str) -> Capabilities:
     """Return what is left of a model (its class, for people) that ComfyUI keeps on the device."""
     reason = f"ComfyUI does not allow this {model} to be offloaded"

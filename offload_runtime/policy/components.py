@@ -1,7 +1,8 @@
 """The words of a policy: component names, groups, placements, modes and host tiers.
 
 The groups follow SGLang-Diffusion's component groups: `default` stands for the encoders and the VAEs, and
-`audio_vae` / `vocoder` belong to no group, because they are only ever placed by name.
+`audio_vae` / `vocoder` belong to no group, because they are only ever placed by name. `other` is ours: whatever else a
+ComfyUI workflow loads, under the names of ComfyUI's types. It is placed on request only, too.
 """
 
 from __future__ import annotations
@@ -49,11 +50,31 @@ class HostTier(Word):
     MAPPED = "mapped"
 
 
+IN_SAMPLER = ("control_net", "model_patch", "gligen")
+"""What runs inside the diffusion model, step after step, with its tensors."""
+
+OTHERS = (
+    *IN_SAMPLER,
+    "style_model",
+    "photomaker",
+    "audio_encoder",
+    "upscale_model",
+    "latent_upscale_model",
+    "background_removal",
+    "interp_model",
+    "optical_flow",
+    "da3_model",
+    "moge_model",
+    "face_detection_model",
+)
+"""The types of ComfyUI that hold weights beside MODEL, CLIP, VAE and CLIP_VISION, in lower case."""
+
 GROUPS: dict[str, tuple[str, ...]] = {
     "dit": ("transformer",),
     "text_encoder": ("text_encoder",),
     "image_encoder": ("image_encoder",),
     "vae": ("vae", "video_vae", "condition_image_encoder"),
+    "other": OTHERS,
 }
 """Group name → base names of its members."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .capabilities import STREAMED, Capabilities
-from .components import base_name, group_of
+from .components import IN_SAMPLER, base_name, group_of
 
 
 @dataclass(frozen=True)
@@ -119,11 +119,12 @@ class ComponentFacts:
     def loops(self) -> bool:
         """Whether its layers run more than once per use, so that streaming would copy them again and again.
 
-        Until a trace says so, a diffusion model (steps) and a video VAE (chunks) are taken to loop.
+        Until a trace says so, a diffusion model (steps), what runs inside it, and a video VAE (chunks) are taken to
+        loop.
         """
         if self.passes is not None:
             return self.passes > 1
-        return group_of(self.name) == "dit" or base_name(self.name) == "video_vae"
+        return group_of(self.name) == "dit" or base_name(self.name) in ("video_vae", *IN_SAMPLER)
 
 
 @dataclass(frozen=True)

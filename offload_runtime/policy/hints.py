@@ -9,7 +9,7 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping
 
-from .components import COMPONENTS, SELECTORS
+from .components import COMPONENTS, OTHERS, SELECTORS
 
 _RESIDENT = "did you mean resident?"
 _STREAMED = "did you mean layerwise?"
@@ -100,6 +100,13 @@ COMPONENT_WORDS: Mapping[str, str] = {
         "vae", "autoencoder first_stage_model first_stage decoder vae_decoder vae_encoder taesd vaes ae kl"
     ),
     **_words("audio_vae", "audio audio_decoder"),
+    **_words("control_net", "controlnet controlnets control_nets control t2i_adapter"),
+    **_words("upscale_model", "upscaler upscale upscale_models esrgan"),
+    **_words("latent_upscale_model", "latent_upscaler latent_upscale"),
+    **_words("style_model", "redux style"),
+    **_words("audio_encoder", "wav2vec2 whisper audio_encoders"),
+    **_words("background_removal", "birefnet rembg"),
+    **_words("interp_model", "rife film frame_interpolation"),
     **_words("video_vae", "video video_decoder"),
     **_words("all", "checkpoint checkpoints ckpt everything any every * models components"),
     **_words("default", "encoders auxiliary"),
@@ -107,9 +114,8 @@ COMPONENT_WORDS: Mapping[str, str] = {
 """ComfyUI's own words, and those of others, for what a policy names → the selector."""
 
 _NOT_PLACED = _words(
-    "what is no MODEL, CLIP, VAE or CLIP_VISION has no placement of its own, and is left to ComfyUI",
-    "controlnet control_net controlnets lora loras style_model style_models upscale_model upscale_models upscaler "
-    "gligen ipadapter ip_adapter embedding embeddings hypernetwork latent_upscale_model model_patch",
+    "it is part of another model, and has no placement of its own",
+    "lora loras ipadapter ip_adapter embedding embeddings hypernetwork",
 )
 
 _NUMBERED = re.compile(r"(.*[a-z])_?0*([1-9][0-9]{0,2})")
@@ -142,14 +148,20 @@ def component_hint(text: str) -> str:
         base = COMPONENT_WORDS.get(numbered[1], numbered[1])
         if base in COMPONENTS:
             return _numbered_hint(base, int(numbered[2]), known=base == numbered[1])
-    return suggest(name, SELECTORS)
+    return suggest(name, SELECTORS, [word for word in SELECTORS if word not in OTHERS])
 
 
-def suggest(name: str, valid: Iterable[str]) -> str:
-    """Return “did you mean …” when something is near, else the list of what is possible."""
+def suggest(name: str, valid: Iterable[str], listed: Iterable[str] = ()) -> str:
+    """Return “did you mean …” when something is near, else the list of what is possible.
+
+    Args:
+        name: what was written.
+        valid: what could have been meant.
+        listed: what of that is listed, where not all of it is.
+    """
     valid = list(valid)
     near = difflib.get_close_matches(name.lower()[:_LONGEST], valid, n=3, cutoff=0.6)
-    return f"did you mean {' or '.join(near)}?" if near else f"possible: {', '.join(valid)}"
+    return f"did you mean {' or '.join(near)}?" if near else f"possible: {', '.join(listed or valid)}"
 
 
 def _numbered_hint(base: str, number: int, *, known: bool) -> str:

@@ -43,7 +43,7 @@ def _manual(component: ComponentFacts, now: Situation) -> Verdict | None:
 
 
 def _by_name_only(component: ComponentFacts, now: Situation) -> Verdict | None:
-    if group_of(component.name) not in (None, "dit"):
+    if group_of(component.name) not in (None, "dit", "other"):
         return None
     if now.spread > 1:
         return Verdict(Placement.AUTO, f"it is spread over {now.spread} devices, where it stays")

@@ -12,7 +12,7 @@ from .components import Placement, group_of
 from .decision import Decision
 from .facts import ComponentFacts
 
-_ORDER = ("vae", "image_encoder", "text_encoder", None, "dit")
+_ORDER = ("vae", "image_encoder", "text_encoder", "other", None, "dit")
 
 
 def could_stay_resident(

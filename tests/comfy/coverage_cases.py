@@ -8,6 +8,7 @@ import re
 import coverage_diffusion
 import coverage_encoders
 import coverage_llms
+import coverage_others
 import coverage_vaes
 import coverage_vision
 from coverage_check import Case
@@ -18,6 +19,7 @@ CASES: list[Case] = [
     *coverage_vision.CASES,
     *coverage_vaes.CASES,
     *coverage_diffusion.CASES,
+    *coverage_others.CASES,
 ]
 
 KEPT_WHOLE = {

@@ -29,7 +29,7 @@ class Case:
     """One model family.
 
     Attributes:
-        kind: `text encoder`, `image encoder`, `audio encoder`, `vae` or `diffusion model`.
+        kind: `text encoder`, `image encoder`, `audio encoder`, `vae`, `diffusion model` or `other model`.
         family: what people call it.
         needs: `module:name` of its ComfyUI class; a version without it has no such family.
         make: returns the model that the patcher would hold, tiny.

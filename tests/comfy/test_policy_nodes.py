@@ -434,13 +434,13 @@ def test_every_setting_has_a_widget_that_its_row_describes(pack: Any, row: Any) 
     assert [name for name in inputs if name in keys] == keys
 
 
-def test_every_group_has_a_widget_of_the_policy_node(pack: Any) -> None:
+def test_every_group_but_that_of_other_models_has_a_widget_of_the_policy_node(pack: Any) -> None:
     found = {
         name: options["placement_group"]
         for name, (_, options) in inputs_of("PlacementPolicy").items()
         if "placement_group" in options
     }
-    assert sorted(found.values()) == sorted(GROUPS)
+    assert sorted([*found.values(), "other"]) == sorted(GROUPS)
     assert found["diffusion_model"] == "dit"
 
 

@@ -22,6 +22,10 @@ FILES = {
     "TripleCLIPLoader": CLIP,
     "VAELoader": VAE,
     "CLIPVisionLoader": {"class_type": "CLIPVisionLoader", "clip_name": "demo_clip_vit_l.safetensors"},
+    "ControlNetLoader": {
+        "class_type": "ControlNetLoader",
+        "control_net_name": "demo_sd3_control_tiny.safetensors",
+    },
     "StyleModelLoader": {
         "class_type": "StyleModelLoader",
         "style_model_name": "demo_style_adapter.safetensors",

@@ -32,6 +32,12 @@ ASKED = {
         "transformer": "auto",
     },
     "ltx_video_loaders": {"text_encoder": "layerwise", "video_vae": "resident", "transformer": "auto"},
+    "sd35_controlnet": {
+        "text_encoder": "layerwise",
+        "vae": "auto",
+        "transformer": "auto",
+        "control_net": "layerwise",
+    },
     "sd35_cpu_low_memory": {"text_encoder": "layerwise", "vae": "auto", "transformer": "auto"},
 }
 

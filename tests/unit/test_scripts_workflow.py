@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from offload_runtime.policy import OTHERS
 from scripts import workflow
 from scripts.problem import Problem
 
@@ -30,6 +31,48 @@ OBJECT_INFO: dict[str, Any] = {
     },
     "OldSeed": {"input": {"required": {"noise_seed": ["INT"], "steps": ["INT", {}]}}},
     "Patch": {"input": {"required": {"strength": ["FLOAT", {}], "model": ["MODEL", {}]}}},
+    "Resize": {
+        "input": {
+            "required": {
+                "images": [
+                    "COMFY_AUTOGROW_V3",
+                    {"template": {"input": {"required": {"image": ["IMAGE", {}]}}}},
+                ],
+                "resize": [
+                    "COMFY_DYNAMICCOMBO_V3",
+                    {
+                        "options": [
+                            {"key": "whole", "inputs": {}},
+                            {
+                                "key": "by seed",
+                                "inputs": {
+                                    "required": {
+                                        "seed": ["INT", {}],
+                                        "mask": ["MASK", {}],
+                                        "then": [
+                                            "COMFY_DYNAMICCOMBO_V3",
+                                            {
+                                                "options": [
+                                                    {
+                                                        "key": "crop",
+                                                        "inputs": {"required": {"at": ["INT", {}]}},
+                                                    }
+                                                ]
+                                            },
+                                        ],
+                                    },
+                                    "optional": {"fill": ["COLOR", {"socketless": True}]},
+                                },
+                            },
+                        ]
+                    },
+                ],
+                "method": ["COMBO", {"options": ["area", "lanczos"]}],
+                "region": ["BOUNDING_BOX", {"socketless": True}],
+                "shown": ["FLOAT,INT", {"widgetType": "FLOAT", "default": 25.0}],
+            }
+        }
+    },
     "Save": {"input": {"required": {"images": ["IMAGE", {}], "prefix": ["STRING", {}]}}},
 }
 
@@ -89,6 +132,36 @@ def test_a_value_that_was_changed_in_its_place_counts(canvas: Canvas) -> None:
 def test_a_workflow_older_than_an_input_simply_lacks_it(canvas: Canvas) -> None:
     canvas.node("Loader", ["a"])
     assert canvas.to_api()["1"]["inputs"] == {"file": "a"}
+
+
+def test_a_value_that_the_file_lacks_is_what_the_node_begins_with(canvas: Canvas) -> None:
+    canvas.node("Resize", ["whole"])
+    inputs = canvas.to_api()["1"]["inputs"]
+    assert inputs == {"resize": "whole", "method": "area", "shown": 25.0}
+
+
+def test_a_choice_has_the_inputs_that_it_brings_right_behind_it(canvas: Canvas) -> None:
+    box = {"x": 0, "y": 0, "width": 8, "height": 8}
+    canvas.node("Resize", ["by seed", 7, "fixed", "crop", 3, "#fff", "lanczos", box, 0, 0, 8, 8, 24])
+    assert canvas.to_api()["1"]["inputs"] == {
+        "resize": "by seed",
+        "resize.seed": 7,
+        "resize.then": "crop",
+        "resize.then.at": 3,
+        "resize.fill": "#fff",
+        "method": "lanczos",
+        "region": box,
+        "shown": 24,
+    }
+
+
+def test_what_a_choice_brings_and_what_grows_are_wired_by_name(canvas: Canvas) -> None:
+    source = canvas.node("OldSeed", [1, "fixed", 2], outputs="IMAGE")
+    target = canvas.node("Resize", ["by seed", 7, "fixed", "crop", 3, "#fff", "lanczos"])
+    for name in ("images.image0", "images.image1", "resize.seed"):
+        canvas.link(source, 0, target, name, "IMAGE")
+    inputs = canvas.to_api()["2"]["inputs"]
+    assert [inputs[name] for name in ("images.image0", "images.image1", "resize.seed")] == [["1", 0]] * 3
 
 
 def test_widget_values_by_name_are_understood(canvas: Canvas) -> None:
@@ -199,6 +272,17 @@ def test_what_only_reads_the_packs_own_outputs_goes_with_it() -> None:
 def test_a_loaders_output_without_an_input_takes_its_reader_along() -> None:
     prompt = {"1": node("LayerwiseOffload_Loader"), "2": node("KSampler", model=["1", 0])}
     assert workflow.without_pack(prompt) == {}
+
+
+def test_both_loaders_hand_on_what_their_sockets_take_and_policies_name_it() -> None:
+    file = Path(__file__).parents[1] / "server" / "fixtures" / "node_schemas.json"
+    schemas = json.loads(file.read_text(encoding="utf-8"))
+    for loader, names in workflow.PASSES_ON.items():
+        sockets = [(name, kind) for name, kind, _ in schemas[loader]["optional"] if kind == name.upper()]
+        outputs = [(name.lower(), kind) for name, kind in schemas[loader]["outputs"]]
+        assert [name for name, _ in sockets[: len(names)]] == list(names)
+        assert outputs[: len(names)] == sockets[: len(names)]
+    assert sorted(workflow.PASSES_ON["LayerwiseOffload_OtherModels"]) == sorted(OTHERS)
 
 
 def test_the_original_prompt_is_left_alone() -> None:

@@ -98,6 +98,8 @@ def test_other_settings_understand_other_words_too(setting: Setting, text: str, 
         ("video_dit", "did you mean transformer?"),
         ("text_encodr", "did you mean text_encoder"),
         ("x" * 10_000, "possible: transformer"),
+        ("controlnet", "did you mean control_net?"),
+        ("upscaler", "did you mean upscale_model?"),
     ],
 )
 def test_comfyui_s_words_for_components_are_understood(text: str, hint: str) -> None:
@@ -106,9 +108,11 @@ def test_comfyui_s_words_for_components_are_understood(text: str, hint: str) -> 
     assert hint in str(error.value)
 
 
-@pytest.mark.parametrize("text", ["controlnet", "lora", "upscale_model", "style_model"])
+@pytest.mark.parametrize("text", ["lora", "ip_adapter", "embeddings"])
 def test_what_has_no_placement_of_its_own_is_said(text: str) -> None:
-    with pytest.raises(PolicyError, match=f"there is no component or group “{text}”; .*left to ComfyUI"):
+    with pytest.raises(
+        PolicyError, match=f"there is no component or group “{text}”; .*no placement of its own"
+    ):
         parse_selectors(text)
 
 
