@@ -2,21 +2,26 @@
 
 from .api import placed as placed_prompt
 from .api import planned as planned_prompt
-from .document import Placing, is_ui, place, remove
-from .layout import LOADER_SIZE, POLICY_SIZE, box_of, free_place
+from .document import Placing, is_ui, place, plan_workflow, remove
+from .layout import box_of
 from .names import LOADER_OUTPUTS, PACK_PREFIX, SOCKETS
 from .plan import LeftOut, Plan, Source
-from .types import COMFYUI_LOADERS, NodeTypes, Types, described, of_comfyui_loaders, of_object_info
+from .types import (
+    COMFYUI_LOADERS,
+    NodeTypes,
+    Types,
+    alternatives,
+    described,
+    of_comfyui_loaders,
+    of_object_info,
+)
 from .ui import MARK
-from .ui import planned as planned_workflow
 
 __all__ = [
     "COMFYUI_LOADERS",
     "LOADER_OUTPUTS",
-    "LOADER_SIZE",
     "MARK",
     "PACK_PREFIX",
-    "POLICY_SIZE",
     "SOCKETS",
     "LeftOut",
     "NodeTypes",
@@ -24,15 +29,15 @@ __all__ = [
     "Plan",
     "Source",
     "Types",
+    "alternatives",
     "box_of",
     "described",
-    "free_place",
     "is_ui",
     "of_comfyui_loaders",
     "of_object_info",
     "place",
     "placed_prompt",
+    "plan_workflow",
     "planned_prompt",
-    "planned_workflow",
     "remove",
 ]

@@ -49,6 +49,18 @@ def place(document: Any, policy: str | None = None, types: Types = of_comfyui_lo
     return _placing(api.placed(document, one, policy), [one])
 
 
+def plan_workflow(document: Any, types: Types) -> list[Plan]:
+    """Return what each level of a workflow of the interface needs, for whoever inserts it.
+
+    Raises:
+        WorkflowError: it is none.
+    """
+    if not is_ui(document):
+        raise WorkflowError("it is not a workflow as ComfyUI saves it")
+    plans: list[Plan] = _understood(ui.planned, document, types)
+    return plans
+
+
 def remove(document: Any) -> tuple[dict[str, Any], int]:
     """Take out what `place` has inserted; the rest is as it was. Returns the workflow and the number of nodes.
 

@@ -8,6 +8,15 @@ from dataclasses import dataclass
 from .names import LOADER, NO_WEIGHTS, PACK_PREFIX, PASSES_ON, PLACEMENTS_TYPE, SOCKET_OF, SOCKETS
 from .scope import Node, NodeId, Output, Scope, Use
 
+CAUSES = {
+    "muted": "it is muted",
+    "bypassed": "it is bypassed",
+    "unused": "nothing that runs uses it",
+    "type": "{types} cannot be placed yet",
+    "unknown": "unknown node type {kind}",
+}
+"""Why something is not placed; the browser has the same keys."""
+
 
 @dataclass(frozen=True)
 class Source:
@@ -32,13 +41,20 @@ class LeftOut:
         scope: the id of the subgraph that it is in; None for the outermost level.
         node: its id there.
         kind: its type.
-        reason: why, as a sentence without its end.
+        cause: the word for why, a key of `CAUSES`.
+        types: the types of its outputs that have no socket yet.
     """
 
     scope: str | None
     node: NodeId
     kind: str
-    reason: str
+    cause: str
+    types: str = ""
+
+    @property
+    def reason(self) -> str:
+        """Why, for people."""
+        return CAUSES[self.cause].format(kind=self.kind, types=self.types)
 
 
 @dataclass(frozen=True)
@@ -68,13 +84,13 @@ def plan(scope: Scope) -> Plan:
             continue
         found = list(_sources(scope, node))
         if found and node.off:
-            left_out.append(LeftOut(scope.name, node.id, node.kind, f"it is {node.off}"))
+            left_out.append(LeftOut(scope.name, node.id, node.kind, node.off))
         elif any(use.target in running for one in found for use in one.uses):
             sources += found  # it is loaded whole, so what nothing uses yet costs nothing
         elif found and node.id not in running:
-            left_out.append(LeftOut(scope.name, node.id, node.kind, "nothing that runs uses it"))
-        elif (reason := _why_not(scope, node)) and (node.id in running or node.outputs is None):
-            left_out.append(LeftOut(scope.name, node.id, node.kind, reason))
+            left_out.append(LeftOut(scope.name, node.id, node.kind, "unused"))
+        elif (why := _why_not(scope, node)) and (node.id in running or node.outputs is None):
+            left_out.append(LeftOut(scope.name, node.id, node.kind, *why))
     return Plan(
         scope, _shared_out(scope, sources), _chain_end(scope, sources), _first_causes(scope, left_out)
     )
@@ -97,17 +113,17 @@ def _type_of(scope: Scope, output: Output) -> str | None:
     return outputs[output.slot] if outputs is not None and output.slot < len(outputs) else None
 
 
-def _why_not(scope: Scope, node: Node) -> str | None:
-    """Return why a node that loads something is no source; None for one that loads nothing."""
+def _why_not(scope: Scope, node: Node) -> tuple[str, str] | None:
+    """Return why a node that loads something is no source, and of what types; None for one that loads nothing."""
     if node.file is None or node.off:
         return None
     if node.outputs is None:
-        return f"unknown node type {node.kind}"
+        return "unknown", ""
     given = {_type_of(scope, use.output) for use in scope.into(node.id)}
     others = [kind for kind in node.outputs if kind not in NO_WEIGHTS | node.takes | given]
     if set(others) & set(SOCKET_OF) or not others:
         return None  # it goes through a Loader, or comes from somewhere else
-    return f"{' and '.join(dict.fromkeys(others))} cannot be placed yet"
+    return "type", " and ".join(dict.fromkeys(others))
 
 
 def _shared_out(scope: Scope, sources: Sequence[Source]) -> tuple[Mapping[str, Source], ...]:
