@@ -268,3 +268,22 @@ def test_it_speaks_chinese(chinese: ComfyPage) -> None:
     assert "工作流已放置" in said
     assert "模型：1 个" in said
     assert chinese.prompt()[chinese.node_id(LOADER)]["inputs"]["vae"]
+
+
+def test_the_setting_places_what_is_queued_and_changes_nothing_that_is_open(
+    comfy: ComfyPage, plain: dict[str, str]
+) -> None:
+    before = graph(comfy.workflow())
+    comfy.set("LayerwiseOffload.Placement.EveryPrompt", True)
+    try:
+        outputs = comfy.run()
+    finally:
+        comfy.set("LayerwiseOffload.Placement.EveryPrompt", False)
+    (decided,) = [told for output in outputs.values() for told in output.get("placement_decisions", [])]
+    assert [row["component"] for row in decided["rows"]] == ["vae"]
+    assert outputs[plain["SaveImage"]]["images"]
+    after = graph(comfy.workflow())
+    assert {way: after[way] for way in before if "/size/" not in way} == {
+        way: value for way, value in before.items() if "/size/" not in way
+    }
+    assert comfy.node_ids(LOADER) == []

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sysconfig
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
+from offload_runtime.workflow import of_object_info, place
+from scripts import workflow
 from scripts.comfy_client import DIRECT, ComfyClient, Prompt, Result
 from scripts.comfy_server import ComfyServer
+from scripts.problem import Problem
 
+FOLDERS = Path(sysconfig.get_paths()["purelib"])
 SETTING = "LayerwiseOffload.Placement.EveryPrompt"
 LOADER = "LayerwiseOffload_Loader"
 SAID = "Apply my default policy to every workflow"
@@ -38,6 +46,17 @@ def on(server: ComfyServer) -> Iterator[None]:
     set_to(server, False)
 
 
+def answer(server: ComfyServer, prompt: Any) -> tuple[int, str]:
+    """What the server answers at once."""
+    body = json.dumps({"prompt": prompt}).encode()
+    request = urllib.request.Request(f"{server.url}/prompt", body, {"Content-Type": "application/json"})
+    try:
+        with DIRECT.open(request, timeout=30) as given:
+            return given.status, given.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
 def queued(client: ComfyClient, result: Result) -> Prompt:
     """The prompt as the server ran it."""
     return client.get_json(f"/history/{result.prompt_id}")[result.prompt_id]["prompt"][2]
@@ -45,10 +64,6 @@ def queued(client: ComfyClient, result: Result) -> Prompt:
 
 def pixels(client: ComfyClient, result: Result) -> bytes:
     """The picture itself: what is before the end of the file's text, which holds the prompt, differs."""
-    import io
-
-    from PIL import Image
-
     (image,) = result.images()
     return Image.open(io.BytesIO(client.view(image))).tobytes()
 
@@ -101,24 +116,53 @@ def test_a_prompt_that_has_nodes_of_ours_is_left_alone(client: ComfyClient, on: 
     ],
 )
 def test_nonsense_is_refused_by_comfyui_as_ever(server: ComfyServer, prompt: Any) -> None:
-    def answer() -> tuple[int, str]:
-        request = urllib.request.Request(
-            f"{server.url}/prompt",
-            json.dumps({"prompt": prompt}).encode(),
-            {"Content-Type": "application/json"},
-        )
-        try:
-            with DIRECT.open(request, timeout=30) as given:
-                return given.status, given.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
-
-    off = answer()
+    off = answer(server, prompt)
     before = server.log_text()
     set_to(server, True)
     try:
-        assert answer() == off
+        assert answer(server, prompt) == off
     finally:
         set_to(server, False)
     lines = [line for line in server.log_text()[len(before) :].splitlines() if "Layerwise Offload" in line]
     assert len(lines) <= 1
+
+
+def test_templates_get_the_verdict_that_they_get_unplaced(
+    server: ComfyServer, client: ComfyClient, object_info: dict[str, Any]
+) -> None:
+    """Their weights are not here, so each is refused, for the same inputs of the same nodes."""
+    types = of_object_info(object_info)
+    count = 0
+    for template, prompt in templates(object_info):
+        placed = place(prompt, None, types)
+        if placed.loaders:
+            count += 1
+            assert verdict(server, client, placed.document) == verdict(server, client, prompt), template
+    if not count:
+        pytest.skip("the templates are not installed here")
+    assert count > 50
+
+
+def templates(object_info: dict[str, Any]) -> Iterator[tuple[str, Prompt]]:
+    """Every installed template that this ComfyUI has all nodes for."""
+    for file in sorted(FOLDERS.glob("comfyui_workflow_templates*/templates/*.json")):
+        try:
+            yield file.stem, workflow.load(file, object_info)
+        except Problem:  # an index, or nodes of a service
+            continue
+
+
+def verdict(server: ComfyServer, client: ComfyClient, prompt: Prompt) -> Any:
+    """What the server says to a prompt, by node and input; what it would run after all is taken back."""
+    status, text = answer(server, prompt)
+    told = json.loads(text)
+    if status == 200:
+        for path, body in (("/queue", {"delete": [told["prompt_id"]]}), ("/interrupt", {})):
+            DIRECT.open(
+                urllib.request.Request(server.url + path, json.dumps(body).encode()), timeout=30
+            ).close()
+    errors = {
+        node: [(one["type"], one["details"]) for one in error["errors"]]
+        for node, error in told["node_errors"].items()
+    }
+    return status, told.get("error", {}).get("type"), errors
