@@ -9,6 +9,8 @@ GAP = 40.0
 TITLE = 30.0
 LOADER_SIZE = (280.0, 190.0)
 POLICY_SIZE = (380.0, 180.0)
+DETOUR = 150.0
+"""How much farther away a place beside a node may be than one above or below it, whose links have to turn back."""
 
 
 class Box(NamedTuple):
@@ -38,28 +40,30 @@ def box_of(node: Mapping[str, Any]) -> Box:
     return Box(x, y - TITLE, x + width, y + height)
 
 
-def free_place(boxes: Iterable[Box], near: Box, size: tuple[float, float]) -> tuple[float, float]:
-    """Return the position of a node of some size that is the nearest to another one, and over no other.
+def free_place(
+    boxes: Iterable[Box], near: Box, size: tuple[float, float], *, before: bool = False
+) -> tuple[float, float]:
+    """Return the position of a node of some size that is the nearest beside another one, and over no other.
 
     Args:
         boxes: what is covered.
         near: the other one's.
         size: width and height without the title.
+        before: to its left, as for what leads to it; otherwise to its right.
     """
     there = list(boxes)
     width, height = size[0], size[1] + TITLE
     places = []
-    for left in (near.right + 2 * GAP, near.left, near.left - width - 2 * GAP):
+    beside = near.left - width - 2 * GAP if before else near.right + 2 * GAP
+    for left, detour in ((beside, 0.0), (near.left, DETOUR)):
         column = [box for box in there if box.left < left + width + GAP and left < box.right + GAP]
-        tops = [
-            near.top,
-            *(box.bottom + 1.5 * GAP for box in column),
-            *(box.top - 1.5 * GAP - height for box in column),
-        ]
+        tops = [near.top]
+        for box in column:
+            tops += [box.bottom + 1.5 * GAP, box.top - 1.5 * GAP - height]
         for top in tops:
             mine = Box(left, top, left + width, top + height)
             if not any(mine.covers(box) for box in column):
-                places.append((abs(top - near.top) + abs(left - near.left) / 2, left, top))
+                places.append((abs(top - near.top) + detour, left, top))
     _, left, top = min(places)
     return float(round(left)), float(round(top + TITLE))
 

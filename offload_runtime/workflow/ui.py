@@ -9,7 +9,7 @@ from typing import Any
 from .graphs import Graphs, Json, Level, Link, link_of, move, new_link
 from .layout import LOADER_SIZE, POLICY_SIZE, Box, box_of, free_place
 from .names import LOAD_POLICY, LOADER, LOADER_OUTPUTS, PLACEMENTS_TYPE, POLICY_TYPE, SOCKETS
-from .plan import Plan, plan
+from .plan import Plan, Source, plan
 from .scope import Output
 from .types import Types
 
@@ -104,41 +104,42 @@ class _Inserting:
         self._boxes = [box_of(node) for node in level.data["nodes"]]
 
     def insert(self, what: Plan, policy: str | None) -> None:
-        near = box_of(self._level.nodes[next(iter(what.loaders[0].values())).output.node])
         asked = None
         if policy is not None:
-            asked = self._add(
-                LOAD_POLICY, near, POLICY_SIZE, [("base", POLICY_TYPE)], [("policy", POLICY_TYPE)]
-            )
+            ends = ([("base", POLICY_TYPE)], [("policy", POLICY_TYPE)])
+            asked = self._add(LOAD_POLICY, self._near(what.loaders[0]), POLICY_SIZE, *ends, before=True)
             asked["widgets_values"] = ["auto", policy]
-            near = self._boxes[-1]
         after = what.after
         for sources in what.loaders:
-            outputs = [
-                (name if name == "placements" else name.upper(), _LOADER_INPUTS[name])
-                for name in LOADER_OUTPUTS
-            ]
-            loader = self._add(LOADER, near, LOADER_SIZE, list(_LOADER_INPUTS.items()), outputs)
-            near = self._boxes[-1]
-            before = loader["properties"][MARK]["before"]
-            for socket, source in sources.items():
-                moved = [use.name for use in source.uses]
-                before.append([*source.output, self._links(source.output)])
-                out = LOADER_OUTPUTS.index(socket)
-                for name in moved:
-                    move(self._raw[name], loader["id"], out)
-                loader["outputs"][out]["links"] = moved
-                self._output(source.output)["links"] = [
-                    name for name in self._links(source.output) or [] if name not in moved
-                ]
-                self._connect(source.output, loader, socket)
+            loader = self._loader(sources)
             if asked is not None:
                 self._connect(Output(asked["id"], 0), loader, "policy")
             if after is not None:
                 if after == what.after:
-                    before.append([*after, self._links(after)])
+                    loader["properties"][MARK]["before"].append([*after, self._links(after)])
                 self._connect(after, loader, "placements")
             after = Output(loader["id"], LOADER_OUTPUTS.index("placements"))
+
+    def _loader(self, sources: Mapping[str, Source]) -> Json:
+        """Add a Loader in front of all that uses some sources."""
+        outputs = [
+            (name if name == "placements" else name.upper(), _LOADER_INPUTS[name]) for name in LOADER_OUTPUTS
+        ]
+        loader = self._add(LOADER, self._near(sources), LOADER_SIZE, list(_LOADER_INPUTS.items()), outputs)
+        for socket, source in sources.items():
+            links = self._links(source.output)
+            loader["properties"][MARK]["before"].append([*source.output, links])
+            moved = [use.name for use in source.uses]
+            out = LOADER_OUTPUTS.index(socket)
+            for name in moved:
+                move(self._raw[name], loader["id"], out)
+            loader["outputs"][out]["links"] = moved
+            self._output(source.output)["links"] = [name for name in links or [] if name not in moved]
+            self._connect(source.output, loader, socket)
+        return loader
+
+    def _near(self, sources: Mapping[str, Source]) -> Box:
+        return box_of(self._level.nodes[next(iter(sources.values())).output.node])
 
     def _add(
         self,
@@ -147,12 +148,14 @@ class _Inserting:
         size: tuple[float, float],
         inputs: list[tuple[str, str]],
         outputs: list[tuple[str, str]],
+        *,
+        before: bool = False,
     ) -> Json:
         nodes = self._level.data["nodes"]
         node = {
             "id": self._numbers.next_node(),
             "type": kind,
-            "pos": list(free_place(self._boxes, near, size)),
+            "pos": list(free_place(self._boxes, near, size, before=before)),
             "size": list(size),
             "flags": {},
             "order": 1 + max([0, *_numbers(node.get("order") for node in nodes)]),

@@ -4,8 +4,8 @@
 import { app } from "../../../scripts/app.js";
 import { ask } from "./ask.mjs";
 import {
-  addNode, boxOf, connectAll, counts, edit, endOf, fillNode, followersOf, GAP, isPolicy, linkOf, POLICY, readChain, setWidget,
-  TITLE,
+  addNode, boxOf, connectAll, counts, edit, endOf, fillNode, followersOf, GAP, isPolicy, linkOf, POLICY, readChain,
+  setWidget, TITLE,
 } from "./chain.mjs";
 import { say } from "./notices.mjs";
 import { dump } from "./policy_files.mjs";
@@ -24,6 +24,7 @@ const LOAD = "LayerwiseOffload_LoadPolicy";
 const WHY = {
   muted: "whyMuted", bypassed: "whyBypassed", unused: "whyUnused", type: "whyType", unknown: "whyUnknown",
 };
+const DETOUR = 150; // how much farther a place beside a node may be than one above or below it, whose links turn back
 const MARK = "layerwise_offload_placed"; // in the properties of what was inserted here, and may be removed
 
 /**
@@ -52,9 +53,10 @@ export function removePlacement() {
   if (!there.length) return say("success", "nothingToRemove");
   const count = edit(
     () => {
-      const loaders = there.flatMap(({ nodes }) => nodes.filter((/** @type {any} */ node) => node.comfyClass === LOADER));
+      const nodes = there.flatMap((one) => one.nodes);
+      const loaders = nodes.filter((node) => node.comfyClass === LOADER);
       for (const loader of loaders) splice(loader);
-      const unused = there.flatMap(({ nodes }) => nodes.filter((/** @type {any} */ node) => node.graph && !isUsed(node)));
+      const unused = nodes.filter((node) => !loaders.includes(node) && !isUsed(node));
       for (const node of unused) node.graph.remove(node);
       return loaders.length + unused.length;
     },
@@ -73,34 +75,40 @@ export function removePlacement() {
 function insert(level, lead, values) {
   const graph = graphOf(level);
   const made = [];
-  let near = graph?.getNodeById(Object.values(level.loaders[0])[0].node);
-  if (!near) return [];
+  const nearTo = (/** @type {Record<string, Source>} */ sources) => graph?.getNodeById(Object.values(sources)[0].node);
+  if (!level.loaders.every(nearTo)) return []; // the graph has changed since the server was asked
   let policy = lead?.graph === graph ? lead : onlyPolicy(graph);
   if (!policy) {
-    policy = near = mark(addNode(graph, values.class_type, (node) => nearestPlace(graph, node, near)));
+    const first = nearTo(level.loaders[0]);
+    policy = mark(addNode(graph, values.class_type, (node) => nearestPlace(graph, node, first, true)));
     if (values.class_type === POLICY) fillNode(policy, values.inputs);
     else setWidget(policy, "text", values.inputs.text);
     made.push(policy);
   }
   let after = level.after && { node: graph.getNodeById(level.after.node), slot: level.after.slot };
   for (const sources of level.loaders) {
-    const loader = mark(addNode(graph, LOADER, (node) => nearestPlace(graph, node, near)));
+    const loader = mark(addNode(graph, LOADER, (node) => nearestPlace(graph, node, nearTo(sources))));
     for (const [socket, source] of Object.entries(sources)) redirect(graph, source, loader, socket);
     policy.connect(0, loader, "policy");
     after?.node?.connect(after.slot, loader, "placements");
     after = { node: loader, slot: loader.findOutputSlot("placements") };
-    near = loader;
     made.push(loader);
   }
   return made;
 }
 
-/** Let links begin at a Loader instead. @param {any} graph @param {Source} source @param {any} loader @param {string} socket */
+/**
+ * Let links begin at a Loader instead.
+ * @param {any} graph
+ * @param {Source} source
+ * @param {any} loader
+ * @param {string} socket
+ */
 function redirect(graph, source, loader, socket) {
   const node = graph.getNodeById(source.node);
-  if (!node) return; // deleted since the server was asked
-  const links = source.links.map((id) => linkOf(graph, id)).filter((link) => link && String(link.origin_id) === String(node.id));
-  const followers = links.map((link) => ({ ...link }));
+  if (!node) return;
+  const links = source.links.map((id) => linkOf(graph, id));
+  const followers = links.filter((link) => link && graph.getNodeById(link.origin_id) === node).map((link) => ({ ...link }));
   node.connect(source.slot, loader, socket);
   connectAll(loader, followers, loader.findOutputSlot(socket.toUpperCase()));
 }
@@ -153,22 +161,23 @@ function onlyPolicy(graph) {
  * @param {any} graph
  * @param {any} node
  * @param {any} near
+ * @param {boolean} [before] to its left, as for what leads to it; otherwise to its right
  * @returns {[number, number]}
  */
-function nearestPlace(graph, node, near) {
+function nearestPlace(graph, node, near, before = false) {
   const boxes = graph.nodes.map(boxOf);
   const from = boxOf(near);
   const mine = boxOf({ pos: [0, 0], size: node.size });
   const [width, height] = [mine.right - mine.left, mine.bottom - mine.top];
-  const places = [from.right + 2 * GAP, from.left, from.left - width - 2 * GAP].flatMap((left) => {
+  const beside = before ? from.left - width - 2 * GAP : from.right + 2 * GAP;
+  const places = [{ left: beside, detour: 0 }, { left: from.left, detour: DETOUR }].flatMap(({ left, detour }) => {
     const column = boxes.filter((/** @type {any} */ box) => box.left < left + width + GAP && left < box.right + GAP);
     const free = (/** @type {number} */ top) =>
       !column.some((/** @type {any} */ box) => box.top < top + height + GAP && top < box.bottom + GAP);
-    const beside = column.flatMap((/** @type {any} */ box) => [box.bottom + GAP + 1, box.top - height - GAP - 1]);
-    return [from.top, ...beside].filter(free).map((top) => ({ left, top }));
+    const tops = column.flatMap((/** @type {any} */ box) => [box.bottom + GAP + 1, box.top - height - GAP - 1]);
+    return [from.top, ...tops].filter(free).map((top) => ({ left, top, far: Math.abs(top - from.top) + detour }));
   });
-  const far = (/** @type {any} */ { left, top }) => Math.abs(top - from.top) + Math.abs(left - from.left) / 2;
-  const { left, top } = places.reduce((best, one) => (far(one) < far(best) ? one : best));
+  const { left, top } = places.reduce((best, one) => (one.far < best.far ? one : best));
   return [Math.round(left), Math.round(top + TITLE)];
 }
 
