@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import folder_paths
 from comfy.cli_args import args
 
 from ..offload_runtime.log import information, warning
-from ..offload_runtime.workflow import PACK_PREFIX, Plan, placed_prompt, planned_prompt
 from .placing import class_types
 from .running_server import running_server
+
+if TYPE_CHECKING:
+    from ..offload_runtime.workflow import Plan
 
 SETTING = "LayerwiseOffload.Placement.EveryPrompt"
 """Its id in ComfyUI's settings; web/layerwise_offload.js shows it."""
@@ -38,8 +40,10 @@ def placed_if_wanted(request: Any) -> Any:
 
 
 def _placed(request: Any) -> Any:
+    from ..offload_runtime.workflow import PACK_PREFIX, placed_prompt, planned_prompt  # no start pays for it
+
     prompt = request.get("prompt")
-    if not isinstance(prompt, dict) or any(_is_ours(node) for node in prompt.values()):
+    if not isinstance(prompt, dict) or any(_begins(node, PACK_PREFIX) for node in prompt.values()):
         return request
     targets = request.get("partial_execution_targets")
     ends = None if targets is None else frozenset(str(target) for target in targets)
@@ -64,8 +68,8 @@ def _is_on() -> bool:
         return False
 
 
-def _is_ours(node: Any) -> bool:
-    return isinstance(node, dict) and str(node.get("class_type")).startswith(PACK_PREFIX)
+def _begins(node: Any, prefix: str) -> bool:
+    return isinstance(node, dict) and str(node.get("class_type")).startswith(prefix)
 
 
 def _told(what: Plan) -> str:

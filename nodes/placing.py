@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..offload_runtime.errors import WorkflowError
-from ..offload_runtime.workflow import SOCKETS, LeftOut, NodeTypes, Plan, alternatives, plan_workflow
+from ..offload_runtime.policy.sockets import SOCKETS
+
+if TYPE_CHECKING:
+    from ..offload_runtime.workflow import LeftOut, NodeTypes, Plan
 
 
 def class_types(kind: str) -> NodeTypes | None:
     """Return what a kind of node of this ComfyUI hands out and takes."""
+    from ..offload_runtime.workflow import NodeTypes, alternatives  # no start pays for it
+
     node = _class(kind)
     if node is None:
         return None
@@ -28,6 +33,8 @@ def needed(data: bytes) -> dict[str, Any]:
     Raises:
         ValueError: it is no such workflow.
     """
+    from ..offload_runtime.workflow import plan_workflow
+
     try:
         plans = plan_workflow(json.loads(data)["workflow"], _ends_only)
     except (KeyError, RecursionError, TypeError, ValueError, WorkflowError) as error:
@@ -58,6 +65,8 @@ def _left(one: LeftOut) -> dict[str, Any]:
 
 def _ends_only(kind: str) -> NodeTypes | None:
     """A workflow of the interface has the types; asking a node for its inputs would look into folders."""
+    from ..offload_runtime.workflow import NodeTypes
+
     node = _class(kind)
     return None if node is None else NodeTypes(_outputs(node), ends=_ends(node))
 

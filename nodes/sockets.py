@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from comfy_api.latest import io
 
-from ..offload_runtime.workflow import SOCKETS as PLACED
+from ..offload_runtime.policy.sockets import SOCKETS as PLACED
 
 PlacementPolicy = io.Custom("PLACEMENT_POLICY")
 Placements = io.Custom("PLACEMENTS")

@@ -8,7 +8,8 @@ from copy import deepcopy
 from typing import Any
 
 from ..policy.links import is_link
-from .names import LOAD_POLICY, LOADER, LOADER_OUTPUTS, MODEL_FILE, PLACEMENTS_TYPE, SOCKETS
+from ..policy.sockets import SOCKETS
+from .names import LOAD_POLICY, LOADER, LOADER_OUTPUTS, MODEL_FILE, PLACEMENTS_TYPE
 from .plan import Plan, plan
 from .scope import Node, Output, Scope, Use, model_file
 from .types import NodeTypes, Types

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from .names import LOADER, MODEL_FILE, PASSES_ON, SOCKETS
+from ..policy.sockets import SOCKETS
+from .names import LOADER, MODEL_FILE, PASSES_ON
 from .scope import Node, NodeId, Output, Scope, Use, model_file
 from .types import Types, alternatives
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from ..policy.sockets import SOCKETS
+
 PACK_PREFIX = "LayerwiseOffload_"
 LOADER = "LayerwiseOffload_Loader"
 POLICY = "LayerwiseOffload_PlacementPolicy"
@@ -12,11 +14,6 @@ OVERRIDE = "LayerwiseOffload_SetPlacement"
 LOAD_POLICY = "LayerwiseOffload_LoadPolicy"
 POLICY_TYPE = "PLACEMENT_POLICY"
 PLACEMENTS_TYPE = "PLACEMENTS"
-
-SOCKETS: Mapping[str, str] = MappingProxyType(
-    {"model": "MODEL", "clip": "CLIP", "vae": "VAE", "clip_vision": "CLIP_VISION"}
-)
-"""Socket of the Loader for what is placed → the type of what it takes, in order."""
 
 LOADER_OUTPUTS = ("model", "clip", "vae", "clip_vision", "placements")
 """The Loader's outputs by the name of the input that they hand on, in order: links count them."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from .names import LOADER, NO_WEIGHTS, PACK_PREFIX, PASSES_ON, PLACEMENTS_TYPE, SOCKET_OF, SOCKETS
+from ..policy.sockets import SOCKETS
+from .names import LOADER, NO_WEIGHTS, PACK_PREFIX, PASSES_ON, PLACEMENTS_TYPE, SOCKET_OF
 from .scope import Node, NodeId, Output, Scope, Use
 
 CAUSES = {

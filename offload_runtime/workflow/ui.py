@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from typing import Any
 
+from ..policy.sockets import SOCKETS
 from .graphs import Graphs, Json, Level, Link, link_of, move, new_link
 from .layout import LOADER_SIZE, POLICY_SIZE, Box, box_of, free_place
-from .names import LOAD_POLICY, LOADER, LOADER_OUTPUTS, PLACEMENTS_TYPE, POLICY_TYPE, SOCKETS
+from .names import LOAD_POLICY, LOADER, LOADER_OUTPUTS, PLACEMENTS_TYPE, POLICY_TYPE
 from .plan import Plan, Source, plan
 from .scope import Output
 from .types import Types
