@@ -172,10 +172,12 @@ def test_a_subgraph_is_placed_inside(comfy: ComfyPage, plain: dict[str, str]) ->
     comfy.command("Comfy.Undo")
     comfy.frames(5)
     assert comfy.prompt() == prompt
-    assert comfy.run()[loader]["placement_decisions"]
     comfy.command("Comfy.Undo")
     comfy.frames(5)
     assert comfy.prompt() == queued
+    comfy.command("Comfy.Redo")
+    comfy.frames(5)
+    assert comfy.run()[loader]["placement_decisions"]
 
 
 def test_a_model_that_leaves_its_subgraph_is_placed_in_it(comfy: ComfyPage, plain: dict[str, str]) -> None:
