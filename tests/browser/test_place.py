@@ -166,6 +166,7 @@ def test_a_second_time_does_nothing(comfy: ComfyPage, plain: dict[str, str]) -> 
 
 def test_a_subgraph_is_placed_inside(comfy: ComfyPage, plain: dict[str, str], client: ComfyClient) -> None:
     outside = comfy.to_subgraph(plain["VAELoader"], plain["VAEDecode"])
+    remember(comfy)
     before, queued = graph(comfy.workflow()), comfy.prompt()
     assert "Models: 1. Loaders inserted: 1." in place(comfy)
     assert comfy.node_ids(LOADER) == [], "it is in the subgraph"
