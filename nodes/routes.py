@@ -1,6 +1,6 @@
-"""What the browser asks the server: to read a policy file, and to write one.
+"""What the browser asks the server: to read a policy file, to write one, and what a workflow needs to be placed.
 
-Both routes only convert; nothing is stored. They use the reader and the writer of the nodes, so that a file means
+The routes only answer; nothing is stored. They use the reader and the writer of the nodes, so that a file means
 the same wherever it is dropped, and a mistake in it is the same sentence.
 """
 
@@ -15,9 +15,10 @@ from ..offload_runtime.errors import PolicyError
 from ..offload_runtime.policy import Policy, Source, SourceKind, as_chain
 from ..offload_runtime.policy.files import dump_policy, parse_policy
 from . import placement_policy, policy_files, set_placement
+from .placing import needed
 from .running_server import running_server
 
-PREFIX = "/layerwise_offload/policy"
+PREFIX = "/layerwise_offload"
 
 MAX_BYTES = 4 * 1024**2
 """Bytes of a chain; a long one has a few thousand."""
@@ -38,8 +39,9 @@ def add_routes() -> None:
     running = running_server()
     if running is None:
         return
-    running.routes.post(f"{PREFIX}/parse")(_route(_parse))
-    running.routes.post(f"{PREFIX}/dump")(_route(_dump))
+    running.routes.post(f"{PREFIX}/policy/parse")(_route(_parse))
+    running.routes.post(f"{PREFIX}/policy/dump")(_route(_dump))
+    running.routes.post(f"{PREFIX}/place")(_route(_needed))
 
 
 def parsed(data: bytes, name: str) -> dict[str, Any]:
@@ -97,6 +99,10 @@ def _parse(request: Any, data: bytes) -> dict[str, Any]:
 
 def _dump(request: Any, data: bytes) -> dict[str, Any]:
     return dumped(data)
+
+
+def _needed(request: Any, data: bytes) -> dict[str, Any]:
+    return needed(data)
 
 
 def _route(answer: Callable[[Any, bytes], dict[str, Any]]) -> Callable[[Any], Awaitable[Any]]:

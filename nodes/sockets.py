@@ -6,13 +6,15 @@ from collections.abc import Iterable
 
 from comfy_api.latest import io
 
+from ..offload_runtime.policy.sockets import SOCKETS as PLACED
+
 PlacementPolicy = io.Custom("PLACEMENT_POLICY")
 Placements = io.Custom("PLACEMENTS")
 PlacementReport = io.Custom("PLACEMENT_REPORT")
 
 CATEGORY = "advanced/offload"
 
-SOCKETS = ("model", "clip", "vae", "clip_vision")
+SOCKETS = tuple(PLACED)
 """The sockets of the loader for what is placed, in order."""
 
 OTHERS = (

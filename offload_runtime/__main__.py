@@ -1,6 +1,7 @@
 """The command line of the runtime, which needs neither ComfyUI nor torch.
 
 `python -m offload_runtime explain policy.offload.yaml --vram 12GB --components …` prints what a policy comes to.
+`python -m offload_runtime place workflow.json --policy policy.offload.yaml -o placed.json` puts our Loaders into it.
 `python -m offload_runtime schema > web/policy.schema.json` exports the JSON Schema of policy files.
 """
 
@@ -12,12 +13,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from .errors import PolicyError
+from .errors import PolicyError, WorkflowError
 from .policy import Policy, Source, SourceKind
 from .policy.described import RAM, VRAM, described_components, described_machine, read_flags
 from .policy.explain import explain
 from .policy.files import parse_policy
 from .policy.files.schema import json_schema
+from .workflow.command import add_place
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         text = options.run(options)
-    except PolicyError as error:
+    except (PolicyError, WorkflowError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
     sys.stdout.write(f"{text}\n")
@@ -58,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_explain(commands)
+    add_place(commands)
     schema = commands.add_parser("schema", allow_abbrev=False, help="print the JSON Schema of policy files")
     schema.set_defaults(run=_schema)
     return parser

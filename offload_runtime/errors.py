@@ -5,6 +5,7 @@
     │   └── StrictPolicyError  it is understood, cannot be had on this machine, and the policy is strict
     ├── AttachError            what they asked for cannot be attached to this model
     ├── IncompatibleError      this ComfyUI lacks what the pack cannot do without
+    ├── WorkflowError          a workflow file cannot be understood
     └── WeightFileError        a model file does not have the weights any more that are read from it
 
 Messages are sentences for people: what was asked, where, and what is possible.
@@ -46,3 +47,7 @@ class IncompatibleError(LayerwiseOffloadError):
 
 class WeightFileError(LayerwiseOffloadError):
     """A model file has changed since it was loaded, and a weight that is read from it is not there any more."""
+
+
+class WorkflowError(LayerwiseOffloadError, ValueError):
+    """A workflow or a prompt cannot be understood."""

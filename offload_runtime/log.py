@@ -21,6 +21,11 @@ def warning(message: str, *args: object) -> None:
     LOGGER.warning(f"Layerwise Offload: {message}", *args)
 
 
+def information(message: str, *args: object) -> None:
+    """Tell whoever runs ComfyUI what was done for them."""
+    LOGGER.info(f"Layerwise Offload: {message}", *args)
+
+
 def debug(line: Callable[[], str]) -> None:
     """Write a line to the debug log.
 

@@ -5,9 +5,10 @@ import { app } from "../../scripts/app.js";
 import { addStyle } from "./modules/dom.mjs";
 import { loadIntoView, watchDrops } from "./modules/drop.mjs";
 import { rememberLastRun, repaint, watchChanges } from "./modules/outputs.mjs";
+import { placeWorkflow, removePlacement } from "./modules/placing.mjs";
 import { addMarks, addPolicyPanel } from "./modules/policy_node.mjs";
 import { keepValuesByName } from "./modules/saved_values.mjs";
-import { loadTexts } from "./modules/strings.mjs";
+import { loadTexts, text } from "./modules/strings.mjs";
 import { addPolicyText, addReport } from "./modules/text_nodes.mjs";
 
 const PREFIX = "LayerwiseOffload_";
@@ -28,7 +29,38 @@ app.registerExtension({
       icon: "pi pi-file-import",
       function: loadIntoView,
     },
+    {
+      id: "LayerwiseOffload.PlaceWorkflow",
+      label: "Layerwise Offload: place this workflow",
+      icon: "pi pi-plus-circle",
+      function: () => placeWorkflow(),
+    },
+    {
+      id: "LayerwiseOffload.RemovePlacement",
+      label: "Layerwise Offload: remove placement",
+      icon: "pi pi-minus-circle",
+      function: removePlacement,
+    },
   ],
+  settings: [
+    {
+      id: "LayerwiseOffload.Placement.EveryPrompt", // the server reads it: nodes/every_prompt.py
+      category: ["Layerwise Offload", "Placement", "EveryPrompt"],
+      name: "Apply my default policy to every workflow",
+      tooltip:
+        "Places the models of every workflow that is queued, also by other programs, unless it has nodes of Layerwise " +
+        "Offload. The policy is default.offload.yaml in your folder; without one everything is decided automatically.",
+      type: "boolean",
+      defaultValue: false,
+    },
+  ],
+  getCanvasMenuItems() {
+    return [
+      null, // a line
+      { content: text("placeWorkflow"), callback: () => placeWorkflow() },
+      { content: text("removePlacement"), callback: removePlacement },
+    ];
+  },
   async setup() {
     addStyle();
     watchDrops();

@@ -157,8 +157,10 @@ class ComfyPage:
                     for (const kind of kinds) app.api.addEventListener(kind, listen);
                 });
                 const accepted = await app.queuePrompt(0);
-                const refused = ["refused", app.extensionManager.lastNodeErrors];
-                const end = accepted ? await ended : refused;
+                const errors = app.extensionManager.lastNodeErrors ?? app.lastNodeErrors;
+                // Older frontends answer false where a prompt came back with an empty list of errors.
+                const empty = errors && !Object.keys(errors).length;
+                const end = accepted || empty ? await ended : ["refused", errors];
                 for (const kind of kinds) app.api.removeEventListener(kind, listen);
                 return end;
             }"""

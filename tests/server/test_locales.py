@@ -80,12 +80,14 @@ def test_every_text_of_the_interface_is_used() -> None:
 
 
 @pytest.mark.parametrize("language", TRANSLATIONS)
-def test_every_command_has_a_label(language: str) -> None:
-    """In the frontend's keys a command's dots are underscores."""
+@pytest.mark.parametrize("what", ["commands", "settings"])
+def test_every_command_and_setting_has_its_texts(language: str, what: str) -> None:
+    """In the frontend's keys the dots of an id are underscores."""
     entry = (WEB / "layerwise_offload.js").read_text(encoding="utf-8")
-    commands = {name.replace(".", "_") for name in re.findall(r'^      id: "(.+)",$', entry, re.MULTILINE)}
-    assert commands
-    assert read(language, "commands.json").keys() == commands
+    (block,) = re.findall(rf"^  {what}: \[\n(.*?)^  \],$", entry, re.MULTILINE | re.DOTALL)
+    ids = {name.replace(".", "_") for name in re.findall(r'^      id: "(.+)",', block, re.MULTILINE)}
+    assert ids
+    assert read(language, f"{what}.json").keys() == ids
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -96,7 +98,7 @@ def test_no_text_is_empty_or_means_something_to_the_message_format(language: str
 
 
 def test_every_chinese_text_is_chinese() -> None:
-    for file in ("main.json", "nodeDefs.json", "commands.json"):
+    for file in ("main.json", "nodeDefs.json", "commands.json", "settings.json"):
         for way, text in texts(read("zh", file)):
             assert CHINESE.search(text) or text in SAME_IN_CHINESE, way
 
@@ -143,4 +145,5 @@ def test_comfyui_serves_the_texts(client: ComfyClient) -> None:
     for language in LANGUAGES:
         assert read(language, "nodeDefs.json").items() <= served[language]["nodeDefs"].items()
         assert read(language, "main.json").items() <= served[language].items()
-    assert read("zh", "commands.json").items() <= served["zh"]["commands"].items()
+    for what in ("commands", "settings"):
+        assert read("zh", f"{what}.json").items() <= served["zh"][what].items()

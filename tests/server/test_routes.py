@@ -207,3 +207,38 @@ def test_a_very_long_chain_is_saved_whole(ask: Ask) -> None:
     text = ask("dump", chain(*wishes))["text"]
     assert text.count("placement: cpu") == len(names)
     assert f"Set Placement, node {count}" in text
+
+
+def test_a_workflow_is_answered_with_what_it_needs(server: ComfyServer) -> None:
+    file = ROOT / "tests" / "unit" / "workflow" / "flux_lora.json"
+    body = b'{"workflow": ' + file.read_bytes() + b"}"
+    with DIRECT.open(
+        urllib.request.Request(f"{server.url}/api/layerwise_offload/place", body), timeout=30
+    ) as answer:
+        told = json.load(answer)
+    assert told == {
+        "levels": [
+            {
+                "graph": None,
+                "after": None,
+                "loaders": [
+                    {
+                        "model": {"node": 1, "slot": 0, "links": [1]},
+                        "clip": {"node": 2, "slot": 0, "links": [2]},
+                        "vae": {"node": 3, "slot": 0, "links": [3]},
+                    }
+                ],
+            }
+        ],
+        "left_out": [],
+    }
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"{}", b'{"workflow": 3}', b'{"workflow": {"nodes": [1]}}', b"\xff"]
+)
+def test_what_is_no_workflow_is_a_bad_request(server: ComfyServer, body: bytes) -> None:
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        DIRECT.open(urllib.request.Request(f"{server.url}/api/layerwise_offload/place", body), timeout=30)
+    assert refused.value.code == 400
+    assert "a workflow as ComfyUI saves it" in refused.value.read().decode()

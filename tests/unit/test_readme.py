@@ -31,12 +31,15 @@ def test_make_knows_the_target(command: str) -> None:
 
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("python ")])
-def test_python_commands_run(command: str) -> None:
-    done = subprocess.run(
-        [sys.executable, *shlex.split(command)[1:]], cwd=ROOT, capture_output=True, text=True
-    )
+def test_python_commands_run(command: str, tmp_path: Path) -> None:
+    words = shlex.split(command)[1:]
+    written = [place + 1 for place, word in enumerate(words) if word == "-o"]
+    for place in written:
+        words[place] = str(tmp_path / words[place])
+    done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
+    assert all(Path(words[place]).is_file() for place in written)
 
 
 def test_nothing_else_is_promised() -> None:

@@ -13,23 +13,24 @@ export const POLICY = "LayerwiseOffload_PlacementPolicy";
 export const OVERRIDE = "LayerwiseOffload_SetPlacement";
 const LOAD = "LayerwiseOffload_LoadPolicy";
 const SKIPPED = [2, 4]; // muted, bypassed
-const GAP = 50;
-const TITLE = 30;
+export const GAP = 50;
+export const TITLE = 30;
 const TALLER = 160; // Nodes 2.0 draws a node that much taller than it is when it is made
 
 /**
  * Change the graph so that one undo takes it all back.
  * @template T
  * @param {() => T} change
+ * @param {any[]} [graphs] those that change
  * @returns {T}
  */
-export function edit(change) {
+export function edit(change, graphs = [app.canvas.graph]) {
   app.canvas.emitBeforeChange();
   try {
     return change();
   } finally {
     // Part of what is saved: left to a later moment, it would be a step of its own.
-    app.canvas.graph.updateExecutionOrder();
+    for (const graph of graphs) graph.updateExecutionOrder();
     app.canvas.graph.setDirtyCanvas(true, true);
     app.canvas.emitAfterChange();
   }
@@ -143,7 +144,7 @@ export function readChain(policy) {
     const link = linkOf(node.graph, node.inputs?.[slot]?.link);
     if (!link) break;
     const base = node.graph.getNodeById(link.origin_id);
-    if (![POLICY, OVERRIDE, LOAD].includes(base?.comfyClass)) outside = String(node.id);
+    if (!isPolicy(base)) outside = String(node.id);
     node = outside === null && !bases.includes(base) ? base : null;
     if (node) bases.unshift(node);
   }
@@ -156,13 +157,30 @@ export function readChain(policy) {
   };
 }
 
+/** Tell whether a node hands out a policy. @param {any} node */
+export function isPolicy(node) {
+  return [POLICY, OVERRIDE, LOAD].includes(node?.comfyClass);
+}
+
+/** The node of a chain behind which nothing is added to its policy. @param {any} node */
+export function endOf(node) {
+  const seen = [node];
+  for (;;) {
+    const last = seen[seen.length - 1];
+    const nodes = followersOf(last).map(({ target_id }) => node.graph.getNodeById(target_id));
+    const further = nodes.find((one) => isPolicy(one) && !seen.includes(one));
+    if (!further) return last;
+    seen.push(further);
+  }
+}
+
 /** Tell whether a node takes part in a run. @param {any} node */
-function counts(node) {
+export function counts(node) {
   return !SKIPPED.includes(node.mode);
 }
 
 /** @param {any} graph @param {string} type @param {(node: any) => [number, number]} place */
-function addNode(graph, type, place) {
+export function addNode(graph, type, place) {
   const node = liteGraph().createNode(type);
   node.pos = place(node); // before it is added: Nodes 2.0 may miss a move right after
   graph.add(node);
@@ -189,13 +207,13 @@ function freePlace(graph, { size }, [x, y]) {
 }
 
 /** What a node covers, with its title. @param {any} node */
-function boxOf({ pos: [left, y], size: [width, height] }) {
+export function boxOf({ pos: [left, y], size: [width, height] }) {
   const taller = liteGraph().vueNodesMode ? TALLER : 0;
   return { left, top: y - TITLE, right: left + width, bottom: y + height + taller };
 }
 
 /** Set what is given, and everything else to auto. @param {any} node @param {Record<string, string>} values */
-function fillNode(node, values) {
+export function fillNode(node, values) {
   for (const name of Object.keys(valuesOf(node).inputs)) setWidget(node, name, values[name] ?? "auto");
 }
 
@@ -210,17 +228,27 @@ function insertOverride(before, values) {
   return node;
 }
 
-/** The inputs that a policy goes to. @param {any} node @returns {{target_id: any, target_slot: number}[]} */
-function followersOf({ graph, outputs }) {
-  return (outputs[0].links ?? []).map((/** @type {any} */ id) => ({ ...linkOf(graph, id) }));
+/**
+ * The inputs that an output goes to.
+ * @param {any} node
+ * @param {number} [slot] the output's place
+ * @returns {{target_id: any, target_slot: number, parentId?: any}[]}
+ */
+export function followersOf({ graph, outputs }, slot = 0) {
+  return (outputs[slot].links ?? []).map((/** @type {any} */ id) => ({ ...linkOf(graph, id) }));
 }
 
-/** @param {any} node @param {{target_id: any, target_slot: number}[]} followers */
-function connectAll(node, followers) {
-  for (const { target_id, target_slot } of followers) {
+/**
+ * Connect an output to inputs, through the reroutes that led to them.
+ * @param {any} node
+ * @param {{target_id: any, target_slot: number, parentId?: any}[]} followers
+ * @param {number} [slot] the output's place
+ */
+export function connectAll(node, followers, slot = 0) {
+  for (const { target_id, target_slot, parentId } of followers) {
     const target = node.graph.getNodeById(target_id);
-    if (target) node.connect(0, target, target_slot);
-    else node.graph.outputNode?.slots[target_slot]?.connect(node.outputs[0], node);
+    if (target) node.connect(slot, target, target_slot, parentId);
+    else node.graph.outputNode?.slots[target_slot]?.connect(node.outputs[slot], node, parentId);
   }
 }
 
@@ -253,6 +281,6 @@ function valuesOf(node) {
 }
 
 /** @param {any} graph @param {any} id */
-function linkOf(graph, id) {
+export function linkOf(graph, id) {
   return id == null ? null : (graph.getLink?.(id) ?? graph.links?.[id] ?? null);
 }

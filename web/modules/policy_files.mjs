@@ -2,7 +2,7 @@
 // Policy files between the person's disk and the graph. The server reads and writes them, so that a file means here
 // what it means to the nodes, and its mistakes are told with their line.
 import { app } from "../../../scripts/app.js";
-import { api } from "../../../scripts/api.js";
+import { ask } from "./ask.mjs";
 import { below, createChain, fillChain, readChain, removeOverrides } from "./chain.mjs";
 import { element } from "./dom.mjs";
 import { say } from "./notices.mjs";
@@ -148,8 +148,8 @@ async function parse(file) {
   return ask(`${ROUTE}/parse?name=${encodeURIComponent(file.name)}`, file, "failed");
 }
 
-/** @param {any} node @returns {Promise<string | null>} */
-async function dump(node) {
+/** The text of a node's chain, from the server; null when it cannot be had. @param {any} node @returns {Promise<string | null>} */
+export async function dump(node) {
   const { nodes, linked, outside } = readChain(node);
   const answer = await ask(`${ROUTE}/dump`, JSON.stringify({ nodes }), "failedSave");
   if (!answer) return null;
@@ -157,20 +157,6 @@ async function dump(node) {
   if (outside !== null) notes.push(text("baseLeftOut", { id: outside }));
   if (notes.length) say("warn", "partly", notes.join("\n"));
   return answer.text;
-}
-
-/** @param {string} route @param {BodyInit} body @param {"failed" | "failedSave"} failure */
-async function ask(route, body, failure) {
-  try {
-    const response = await api.fetchApi(route, { method: "POST", body });
-    if (!response.ok) throw new Error(`${response.status} ${response.statusText}`);
-    const answer = await response.json();
-    if (!answer.error) return answer;
-    say("error", failure, answer.error.message);
-  } catch (cause) {
-    say("error", failure, text("unreachable", { cause: /** @type {any} */ (cause).message }));
-  }
-  return null;
 }
 
 /** @param {any} node @param {string} name */

@@ -3,6 +3,7 @@
 import { edit, reset, setWidget } from "./chain.mjs";
 import { addElement, element, keepMounted } from "./dom.mjs";
 import { addView, decisionsFor, repaint } from "./outputs.mjs";
+import { placeWorkflow } from "./placing.mjs";
 import { copyYaml, dropOn, fillFrom, pickFile, policyFiles, saveFile } from "./policy_files.mjs";
 import { describe, isSet } from "./policy_fields.mjs";
 import { saving } from "./saved_values.mjs";
@@ -10,7 +11,7 @@ import { text } from "./strings.mjs";
 
 /** @typedef {{name: string, explicit: boolean, known: boolean, became: string, why: string}} Shown */
 
-const HEIGHT = 214;
+const HEIGHT = 243;
 const WIDTH = 380;
 const SET = "◆";
 const AUTO = "◇";
@@ -35,6 +36,7 @@ export function addPolicyPanel(node) {
       button("saveFile", () => saveFile(node)),
       button("copyYaml", () => copyYaml(node)),
       all,
+      button("placeWorkflow", () => placeWorkflow(node)),
     ),
     list,
   );
@@ -165,7 +167,7 @@ function resetButton(node, field, name) {
   return element("button", { class: "lwo-button lwo-reset", type: "button", title: label, "aria-label": label, onclick }, text("reset"));
 }
 
-/** @param {"loadFile" | "saveFile" | "copyYaml" | "resetAll"} key @param {() => unknown} onclick */
+/** @param {"loadFile" | "saveFile" | "copyYaml" | "resetAll" | "placeWorkflow"} key @param {() => unknown} onclick */
 function button(key, onclick) {
   return element("button", { class: "lwo-button", type: "button", "data-action": key, onclick }, text(key));
 }

@@ -1,0 +1,44 @@
+"""Putting Loaders into workflows and prompts, and taking them out again: pure Python, no torch and no ComfyUI."""
+
+from ..policy.sockets import SOCKETS
+from .api import placed as placed_prompt
+from .api import planned as planned_prompt
+from .document import Placing, is_ui, place, plan_workflow, remove
+from .layout import box_of
+from .names import LOADER_OUTPUTS, PACK_PREFIX
+from .plan import LeftOut, Plan, Source
+from .types import (
+    COMFYUI_LOADERS,
+    NodeTypes,
+    Types,
+    alternatives,
+    described,
+    of_comfyui_loaders,
+    of_object_info,
+)
+from .ui import MARK
+
+__all__ = [
+    "COMFYUI_LOADERS",
+    "LOADER_OUTPUTS",
+    "MARK",
+    "PACK_PREFIX",
+    "SOCKETS",
+    "LeftOut",
+    "NodeTypes",
+    "Placing",
+    "Plan",
+    "Source",
+    "Types",
+    "alternatives",
+    "box_of",
+    "described",
+    "is_ui",
+    "of_comfyui_loaders",
+    "of_object_info",
+    "place",
+    "placed_prompt",
+    "plan_workflow",
+    "planned_prompt",
+    "remove",
+]
