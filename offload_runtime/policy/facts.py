@@ -67,7 +67,7 @@ class ComponentFacts:
         passes: how often its layers ran per use, as the last trace showed; None before the first use.
         activation_bytes: device memory that it computes in, beside its weights; 0 for "not known".
         can: what its backend can carry out.
-        file_bytes: how many bytes of its layers the model file holds just as they are; None for "not looked".
+        file_bytes: how many bytes of its layers can be read from the model file; None for "not looked".
         why_no_file: why none are read from a file, when none are, as a sentence without its full stop.
         replaces: what placed the same model before in this workflow, or "".
         spread: over how many devices its weights are split.
@@ -88,7 +88,7 @@ class ComponentFacts:
     activation_bytes: int = 0
     can: Capabilities = STREAMED
     file_bytes: int | None = None
-    why_no_file: str = "no file holds the same bytes"
+    why_no_file: str = "no file holds the same weights"
     replaces: str = ""
     spread: int = 1
 
