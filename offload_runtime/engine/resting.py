@@ -277,11 +277,22 @@ def _looked_up(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[st
     changes = len(others) > 1 or kwargs.get("max_norm") is not None
     if rest is None or changes or isinstance(ids, Resting) or not ids.is_cpu:
         return _awake(func, args, kwargs)
+    return _rows_of(rest, ids)
+
+
+def _rows_looked_up(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The same for the dispatcher's function, which has the table first."""
+    table, ids, *_ = args
+    rest = rest_of(table)
+    if rest is None or isinstance(ids, Resting) or not ids.is_cpu:
+        return _awake(func, args, kwargs)
+    return _rows_of(rest, ids)
+
+
+def _rows_of(rest: Rest, ids: torch.Tensor) -> torch.Tensor:
     distinct, places = torch.unique(ids, return_inverse=True)
     rows = rest.read_rows(distinct.tolist())
-    if rows is None:
-        return func(ids, rest.read(), *others, **kwargs)
-    return torch.embedding(rows, places)
+    return torch.embedding(rest.read(), ids) if rows is None else torch.embedding(rows, places)
 
 
 def changes_nothing(
@@ -355,7 +366,14 @@ def _answers() -> dict[Any, Answer]:
         tensor.requires_grad.__set__: as_it_is,
     }
     answers |= dict.fromkeys(_QUESTIONS, as_it_is) | dict.fromkeys(_CONVERSIONS, copied)
-    return answers | {"detach": alias, "copy_": _copy_from, nn.functional.embedding: _looked_up}
+    answers |= {"detach": alias, "copy_": _copy_from, nn.functional.embedding: _looked_up}
+    # What `HostWeight` has been asked for comes as the dispatcher's own functions.
+    aten: Any = torch.ops.aten
+    return answers | {
+        aten.detach.default: alias,
+        aten._to_copy.default: copied,
+        aten.embedding.default: _rows_looked_up,
+    }
 
 
 _ANSWERS = _answers()

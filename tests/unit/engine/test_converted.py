@@ -148,6 +148,43 @@ def test_weights_made_in_inference_mode_rest_outside_it_and_inside(tmp_path: Pat
         assert torch.equal(weight + 0, narrow.half())
 
 
+class Scaled(torch.Tensor):
+    """A quantised weight: values and a scale, by torch's protocol."""
+
+    values: torch.Tensor
+    scale: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, values: torch.Tensor, scale: torch.Tensor) -> Scaled:
+        whole = torch.Tensor._make_wrapper_subclass(cls, values.shape, dtype=torch.float32)
+        whole.values, whole.scale = values, scale
+        return whole
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["values", "scale"], None
+
+    @classmethod
+    def __tensor_unflatten__(
+        cls, inner: dict[str, torch.Tensor], context: object, size: object, stride: object
+    ) -> Scaled:
+        return cls(inner["values"], inner["scale"])
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: object, types: object, args: tuple[Scaled, ...] = (), kwargs: object = None
+    ) -> Scaled:
+        return cls(args[0].values, args[0].scale)
+
+
+def test_parts_of_a_quantised_weight_rest_only_as_they_are(tmp_path: Path) -> None:
+    """Its class takes them without asking."""
+    values, scale = _random(64, 64).to(FP8), _random(64).to(FP16)
+    weight = _parameter(Scaled(values.clone(), scale.float()))
+    mapped = _adopt(weight, {"values": values, "scale": scale}, tmp_path)
+    assert mapped.holds(weight)
+    assert mapped.bytes_at_rest(weight) == values.nbytes
+
+
 # -- parts of larger tensors ---------------------------------------------------------------------------------------
 
 

@@ -106,7 +106,10 @@ READS: dict[str, Callable[[nn.Parameter, Path], torch.Tensor]] = {
         [nn.functional.embedding(torch.tensor(i), weight, padding_idx=0) for i in range(40)]
     ),
     "look-up with a norm": lambda weight, _: nn.functional.embedding(torch.arange(40), weight, max_norm=1e9),
+    "look-up by the dispatcher": lambda weight, _: torch.ops.aten.embedding.default(weight, torch.arange(40)),
     "detach": lambda weight, _: weight.detach() + 0,
+    "detach by the dispatcher": lambda weight, _: torch.ops.aten.detach.default(weight) + 0,
+    "copy by the dispatcher": lambda weight, _: torch.ops.aten._to_copy.default(weight),
     "data": lambda weight, _: weight.data.view(-1).view(SHAPE).clone(),
     "numpy": lambda weight, _: torch.from_numpy(weight.numpy()),
     "a list": lambda weight, _: torch.tensor(weight.tolist()),
@@ -131,6 +134,12 @@ def test_whoever_reads_it_gets_its_values(
         read = READS[how](weight, tmp_path)
     assert torch.equal(read.detach(), _values())
     assert torch.equal(weight, _values())
+
+
+@pytest.mark.parametrize("how", [how for how in READS if "look-up" in how and "norm" not in how])
+def test_rows_are_looked_up_where_it_rests(weight: nn.Parameter, tmp_path: Path, how: str) -> None:
+    assert torch.equal(READS[how](weight, tmp_path), _values())
+    assert _rests(weight)
 
 
 @pytest.mark.parametrize("how", READS)
