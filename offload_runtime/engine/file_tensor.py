@@ -58,5 +58,5 @@ class FileTensor(NamedTuple):
             return stored
         used = bytearray(len(stored) // self.dtype.itemsize * self.used.itemsize)
         used[-len(stored) :] = stored
-        widen_in_place(memoryview(used), self.dtype, self.used)
+        widen_in_place(memoryview(used), self.dtype, self.used, in_thread=True)
         return used

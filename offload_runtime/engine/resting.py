@@ -55,15 +55,17 @@ class Rest:
 
     def lay(self, parts: Iterable[torch.Tensor]) -> None:
         """Let weights, or parts of weights, rest here; they had these very bytes."""
-        below = self._below()
-        for part in parts:
-            is_parameter = isinstance(part, nn.Parameter)
-            view(part, below)
-            if is_parameter:
-                part._is_param = True
-            self.join(part)
-        if self.stored.widens:
-            take_memory(below)
+        with (
+            self._lock
+        ):  # who asks for one that has joined already waits until there is nothing wrong to be seen
+            below = self._below()
+            for part in parts:
+                if isinstance(part, nn.Parameter):
+                    part._is_param = True
+                self.join(part)
+                _set(part, below)
+            if self.stored.widens:
+                take_memory(below)
 
     def _below(self) -> torch.Tensor:
         """Return what a weight that rests views: the file, if that has its very bytes."""
@@ -183,13 +185,18 @@ class Resting(torch.Tensor):
 
 def view(tensor: torch.Tensor, memory: torch.Tensor) -> None:
     """Let a tensor, the same object, view other memory; it does not rest afterwards."""
-    with torch.inference_mode(), without_dispatch():  # weights made by a ComfyUI node are inference tensors
-        rest = rest_of(tensor)
-        if rest is not None and rest.stored.widens:
+    rest = rest_of(tensor)
+    if rest is not None and rest.stored.widens:
+        with without_dispatch():
             let_be_set(tensor)
+    _set(tensor, memory)
+    if rest is not None:
+        rest.leave(tensor)
+
+
+def _set(tensor: torch.Tensor, memory: torch.Tensor) -> None:
+    with torch.inference_mode(), without_dispatch():  # weights made by a ComfyUI node are inference tensors
         tensor.set_(memory.untyped_storage(), memory.storage_offset(), memory.shape, memory.stride())
-        if rest is not None:
-            rest.leave(tensor)
 
 
 def rest_of(value: Any) -> Rest | None:

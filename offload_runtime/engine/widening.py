@@ -22,6 +22,9 @@ _WITHOUT_LOSS = {
 _STRETCH = 1 << 18
 """Pairs that are converted at once."""
 
+_ALONE = 1 << 14
+"""So few pairs torch does not share out among threads."""
+
 
 def without_loss(stored: torch.dtype, used: torch.dtype) -> bool:
     """Tell whether every value of one dtype is one of the other dtype."""
@@ -40,16 +43,25 @@ def widened(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return wide
 
 
-def widen_in_place(data: memoryview, stored: torch.dtype, used: torch.dtype) -> None:
+def widen_in_place(
+    data: memoryview, stored: torch.dtype, used: torch.dtype, *, in_thread: bool = False
+) -> None:
     """Widen values that lie at the end of some memory, so that they fill all of it.
 
     What is written never reaches what has not been read yet.
+
+    Args:
+        data: the memory.
+        stored: the dtype of the values.
+        used: the dtype that they get.
+        in_thread: whether the caller is one of several threads that do so; each is then to need no more than itself.
     """
     memory = torch.frombuffer(data, dtype=torch.uint8)
     wide = memory.view(used)
     narrow = memory[-wide.numel() * stored.itemsize :].view(stored)
-    for start in range(0, wide.numel(), 2 * _STRETCH):
-        some = slice(start, start + 2 * _STRETCH)
+    step = 2 * (_ALONE if in_thread else _STRETCH)
+    for start in range(0, wide.numel(), step):
+        some = slice(start, start + step)
         _widen(narrow[some].clone(), wide[some])
 
 
