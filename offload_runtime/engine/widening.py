@@ -19,7 +19,7 @@ _WITHOUT_LOSS = {
     (torch.bfloat16, torch.float32),
 }
 
-_STRETCH = 1 << 18
+_STRETCH = 1 << 20
 """Pairs that are converted at once."""
 
 _ALONE = 1 << 14
