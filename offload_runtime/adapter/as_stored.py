@@ -20,8 +20,9 @@ from torch.overrides import TorchFunctionMode
 
 from ..engine import Stack
 from ..engine.stacks import stack_layers
+from ..engine.widening import without_loss
 from .embedding import input_tables
-from .kept_dtype import keep_dtype, may_keep, without_loss
+from .kept_dtype import keep_dtype, may_keep
 
 
 class _Weight(NamedTuple):

@@ -1,7 +1,8 @@
-"""Which of a model's layers can be read from the model file: those of which the file holds most, just as they are.
+"""Which of a model's layers can be read from the model file: those of which the file holds most.
 
-ComfyUI's loaders convert many files (another dtype, a quantisation, fused weights), and then no bytes are equal. A
-file that has a few norms of each layer is not one that layers can be read from.
+ComfyUI's loaders convert many files. A wider dtype and projections that were fused in the file can be read all the
+same; a rounded dtype, a transposed matrix or another quantisation cannot. A file that has a few norms of each layer is
+not one that layers can be read from.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ MOST = 0.5
 
 
 class FileLayers:
-    """What files hold of a model, to the last bit; the model stays as it is until `lay`.
+    """What files hold of a model, to the last bit of what is computed with; the model stays as it is until `lay`.
 
     Args:
         model: the model.

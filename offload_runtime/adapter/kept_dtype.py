@@ -16,23 +16,14 @@ import comfy.ops
 import torch
 from torch import nn
 
-from .widened import EIGHT_BITS, can_widen, widened
+from ..engine.resting import Resting
+from ..engine.widening import EIGHT_BITS, widened
 
-_WITHOUT_LOSS = {
-    *((narrow, wide) for narrow in EIGHT_BITS for wide in (torch.float16, torch.bfloat16, torch.float32)),
-    (torch.float16, torch.float32),
-    (torch.bfloat16, torch.float32),
-}
 _KINDS = ("Linear", "Conv2d", "Embedding")
 _PLAIN = {
     getattr(ops, kind) for ops in (comfy.ops.disable_weight_init, comfy.ops.manual_cast) for kind in _KINDS
 }
 """The classes of ComfyUI that only convert their weight and compute; others look at its dtype first."""
-
-
-def without_loss(stored: torch.dtype, used: torch.dtype) -> bool:
-    """Tell whether every value of one dtype is one of the other dtype."""
-    return stored == used or (stored, used) in _WITHOUT_LOSS
 
 
 def may_keep(model: nn.Module) -> set[nn.Module]:
@@ -117,10 +108,10 @@ class _Multiplied(_Converts):
         """Multiply by it; on the CPU eight-bit floats are converted in a faster way than ComfyUI has."""
         table: Any = self
         patched = bool(table.weight_function or table.bias_function)
-        if patched or values.dtype != torch.float32 or not values.is_cpu or not can_widen(self.weight):
+        if patched or values.dtype != torch.float32 or not values.is_cpu or not _in_memory(self.weight):
             return super().forward_comfy_cast_weights(values)  # type: ignore[misc]
         bias = None if table.bias is None else table.bias.to(values.dtype)
-        return nn.functional.linear(values, widened(self.weight), bias)
+        return nn.functional.linear(values, widened(self.weight, torch.float32), bias)
 
 
 class _Looked(_Converts):
@@ -139,6 +130,12 @@ class _Looked(_Converts):
             )
         wanted = out_dtype if patched or self.made_as.comfy_cast_weights else None
         return rows.to(wanted or self.loaded_dtype)
+
+
+def _in_memory(weight: torch.Tensor) -> bool:
+    """Tell whether a weight is of eight-bit floats that can be converted where they are."""
+    there = weight.is_cpu and weight.is_contiguous() and not isinstance(weight, Resting)
+    return there and weight.dtype in EIGHT_BITS
 
 
 @functools.cache

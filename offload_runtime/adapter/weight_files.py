@@ -1,7 +1,7 @@
 """Which files a component's weights may have come from, and why a file does not serve.
 
 A ComfyUI object rarely says where it was loaded from. The prompt does: every loader in front of our node names its
-file in an input. A wrong guess is harmless, because a weight is only ever mapped to equal bytes.
+file in an input. A wrong guess is harmless, because a weight is only ever read from where its very values are.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import nn
 
 from ..engine import dtypes_in_file
 from ..engine.parts import distinct_parts
+from ..engine.widening import without_loss
 from ..policy import is_link, upstream
 from . import hardware
 from .carriers import patcher_of
@@ -107,17 +108,17 @@ def why_unusable(files: Sequence[Path], socket: str, model: nn.Module) -> str:
         return (
             f"only a safetensors file can be read layer by layer, and the workflow names {', '.join(others)}"
         )
-    return f"no file that the workflow names ({', '.join(f.name for f in files)}) holds the same bytes"
+    return f"no file that the workflow names ({', '.join(f.name for f in files)}) holds the same weights"
 
 
 def _conversion(file: Path, socket: str, model: nn.Module) -> str | None:
-    """Say that a file holds most of a model in another dtype than the model uses, if that is so."""
+    """Say that a file holds most of a model in another dtype, and the model was rounded, if that is so."""
     stored, used, count, total = None, None, 0, 0
     dtypes = dtypes_in_file(file)
     for part in distinct_parts(model.parameters()):
         found = dtypes.get(tuple(part.shape), set())
         total += part.nbytes
-        if found and part.dtype not in found:
+        if found and not any(without_loss(dtype, part.dtype) for dtype in found):
             stored, used, count = min(found, key=str), part.dtype, count + part.nbytes
     if used is None or 2 * count < total:
         return None

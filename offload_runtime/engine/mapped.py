@@ -22,20 +22,32 @@ import torch
 from torch import nn
 
 from ..errors import WeightFileError
-from .mapping import Areas, Memory
+from .find import find, memory_of
+from .mapping import Areas
 from .parts import distinct_parts, is_wrapper, parts_of
 from .resting import Rest, Resting, rest_of
 from .resting_wrapper import guard, settle
-from .weight_file import Bytes, WeightFile, bytes_of
+from .weight_file import WeightFile
 
 _WORKERS = min(4, os.cpu_count() or 1)
 
 
 class _Weight(NamedTuple):
-    """One weight, or part of one, in memory, and the tensors that are it: more than one where they are tied."""
+    """One weight, or part of one, in memory.
+
+    Attributes:
+        name: its name.
+        parts: the tensors that are it: more than one where they are tied.
+        exact: whether it can only be read as its very bytes: a wrapper takes its parts without asking them.
+    """
 
     name: str
     parts: list[torch.Tensor]
+    exact: bool = False
+
+    def find(self, file: WeightFile, areas: Areas) -> Rest | None:
+        """Return where in a file it is."""
+        return find(self.name, self.parts[0], file, areas, exact=self.exact)
 
 
 class _Laid(NamedTuple):
@@ -77,7 +89,7 @@ class MappedWeights:
     @property
     def resting_bytes(self) -> int:
         """What waking them all would take."""
-        return sum(laid.rest.stored.nbytes for laid in self._laid if any(map(self.holds, laid.live())))
+        return sum(laid.rest.stored.used_bytes for laid in self._laid if any(map(self.holds, laid.live())))
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Tell whether a weight, or part of it, rests in a file now."""
@@ -86,7 +98,7 @@ class MappedWeights:
     def bytes_at_rest(self, tensor: torch.Tensor) -> int:
         """Return how much of a weight is in a file, and takes no memory."""
         rests = [rest for part in parts_of(tensor) if (rest := rest_of(part)) is not None]
-        return sum(rest.stored.nbytes - _written_bytes(rest) for rest in rests)
+        return sum(rest.stored.used_bytes - _written_bytes(rest) for rest in rests)
 
     def adopt(
         self,
@@ -127,7 +139,7 @@ class MappedWeights:
                 continue
             areas = Areas()
             with ThreadPoolExecutor(_WORKERS) as workers:
-                rests = list(workers.map(_find, missing, repeat(file), repeat(areas)))
+                rests = list(workers.map(_Weight.find, missing, repeat(file), repeat(areas)))
             found += [(weight, rest) for weight, rest in zip(missing, rests, strict=True) if rest is not None]
             missing = [weight for weight, rest in zip(missing, rests, strict=True) if rest is None]
         return Found(found)
@@ -189,7 +201,7 @@ class MappedWeights:
             weights = _weights({str(number): part for number, part in enumerate(awake)})
             if len(weights) != 1 or not rest.file.is_unchanged():
                 continue
-            checksum = rest.file.checksum_if_equal(rest.stored, _memory_of(awake[0]))
+            checksum = rest.file.checksum_if_equal(rest.stored, memory_of(awake[0]))
             if checksum is not None:
                 # A place of its own, if none rests there: whoever has an alias of the weight in memory keeps it.
                 again = rest if rest.resting() else Rest(rest.file, rest.stored, checksum)
@@ -205,7 +217,8 @@ class MappedWeights:
             # Where the file has changed, too, the writes stay; whoever uses such a weight hears of it.
             with contextlib.suppress(WeightFileError):
                 for laid in self._laid:
-                    if laid.rest.file is file and file.differs(laid.rest.stored, file.map()):
+                    stored = laid.rest.stored
+                    if laid.rest.file is file and not stored.widens and file.differs(stored, file.map()):
                         laid.rest.wake()
                 file.drop_written()
 
@@ -273,7 +286,12 @@ def _weights(parameters: Mapping[str, torch.Tensor], others: Iterable[torch.Tens
             shared |= {before, span}
         if span[1] > end:
             before, end = span, span[1]
-    return [w for span, w in weights.items() if span not in shared and _is_one(w.parts)]
+    wrapped = {id(part) for p in parameters.values() if is_wrapper(p) for part in parts_of(p)}
+    return [
+        w._replace(exact=any(id(part) in wrapped for part in w.parts))
+        for span, w in weights.items()
+        if span not in shared and _is_one(w.parts)
+    ]
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
@@ -293,49 +311,6 @@ def _is_one(parts: Sequence[torch.Tensor]) -> bool:
     """Tell whether tensors that lie in the same place are one weight, or the same part of it."""
     first = parts[0]
     return all((p.dtype, p.shape) == (first.dtype, first.shape) and p.is_contiguous() for p in parts)
-
-
-def _find(weight: _Weight, file: WeightFile, areas: Areas) -> Rest | None:
-    """Return where in a file the bytes of a weight are.
-
-    A weight that is itself a view of the file in memory is not read, except where somebody has written to it. Other
-    memory of files is not read directly: where the file was cut off, that ends the process.
-    """
-    part = weight.parts[0]
-    address = part.data_ptr()
-    # Some formats store one kind of 8-bit number as another. It is the bytes that count.
-    same_size = file.by_kind.get((part.itemsize, tuple(part.shape)), ())
-    alike = [tensor._replace(dtype=part.dtype) for tensor in same_size]
-    area = areas.at(address, part.nbytes)
-    data = _memory_of(part)
-    if area is not None:
-        data = Memory(address).read
-        ours = areas.at(file.map().address, 1)
-        if ours is not None and area.file == ours.file:
-            start = address - area.memory.address
-            alike = [tensor for tensor in alike if tensor.start == start]
-            with contextlib.suppress(OSError):
-                same = alike and not file.differs(alike[0], area.memory)
-                return Rest(file, alike[0], None) if same else None
-    for tensor in sorted(alike, key=lambda other: -_common_suffix(weight.name, other.name)):
-        checksum = file.checksum_if_equal(tensor, data)
-        if checksum is not None:
-            return Rest(file, tensor, checksum)
-    return None
-
-
-def _memory_of(tensor: torch.Tensor) -> Bytes:
-    data = bytes_of(tensor)
-    return lambda start, end: data[start:end]
-
-
-def _common_suffix(one: str, other: str) -> int:
-    count = 0
-    for a, b in zip(reversed(one), reversed(other), strict=False):
-        if a != b:
-            break
-        count += 1
-    return count
 
 
 def _written_bytes(rest: Rest) -> int:

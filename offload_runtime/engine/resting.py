@@ -7,7 +7,8 @@ Parameter from then on. Each of these reads is one that fails as an exception (`
 
 Beneath lies a private mapping of the file, for code that reads a tensor's address and never asks torch: it finds
 the right bytes, as long as the file has them. What it writes there is seen by every read that follows, and is an
-ordinary weight from the next use on (`MappedWeights.begin_use`).
+ordinary weight from the next use on (`MappedWeights.begin_use`). Where the file has the weight in a narrower dtype,
+there is no memory beneath, and such code gets an exception (`nowhere`).
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from .file_tensor import FileTensor
+from .nowhere import let_be_set, take_memory
 from .profiling import named
-from .weight_file import FileTensor, WeightFile, bytes_of
+from .weight_file import WeightFile, bytes_of
+from .widening import widen_in_place
 
 without_dispatch = torch._C.DisableTorchFunctionSubclass
 
@@ -51,15 +55,26 @@ class Rest:
 
     def lay(self, parts: Iterable[torch.Tensor]) -> None:
         """Let weights, or parts of weights, rest here; they had these very bytes."""
+        with (
+            self._lock
+        ):  # who asks for one that has joined already waits until there is nothing wrong to be seen
+            below = self._below()
+            for part in parts:
+                if isinstance(part, nn.Parameter):
+                    part._is_param = True
+                self.join(part)
+                _set(part, below)
+            if self.stored.widens:
+                take_memory(below)
+
+    def _below(self) -> torch.Tensor:
+        """Return what a weight that rests views: the file, if that has its very bytes."""
         stored = self.stored
+        if stored.widens:
+            with torch.inference_mode(False):
+                return torch.empty(stored.shape, dtype=stored.used)
         count = stored.nbytes // stored.dtype.itemsize
-        below = self.file.map().view(stored.start, count, stored.dtype)
-        for part in parts:
-            is_parameter = isinstance(part, nn.Parameter)
-            view(part, below.view(stored.shape))
-            if is_parameter:
-                part._is_param = True
-            self.join(part)
+        return self.file.map().view(stored.start, count, stored.dtype).view(stored.shape)
 
     def join(self, tensor: torch.Tensor) -> torch.Tensor:
         """Make a tensor that views the place a resting one, too."""
@@ -103,14 +118,22 @@ class Rest:
     def read(self) -> torch.Tensor:
         """Return a copy of the weight."""
         with torch.inference_mode(False):
-            copied = torch.empty(self.stored.shape, dtype=self.stored.dtype)
+            copied = torch.empty(self.stored.shape, dtype=self.stored.used)
         self.read_into(copied)
         return copied
 
     def read_into(self, target: torch.Tensor) -> None:
         """Read the weight into a contiguous CPU tensor of its dtype and shape."""
         with named("read", self.stored.name):
-            self.checksum = self.file.read_into(bytes_of(target), self.stored, self.checksum)
+            data = bytes_of(target)
+            stored = data[len(data) - self.stored.nbytes :]
+            self.checksum = self.file.read_into(stored, self.stored, self.checksum)
+            self._convert(data)
+
+    def _convert(self, data: memoryview) -> None:
+        """Convert what was read to the end of some memory, so that it fills all of it."""
+        if self.stored.widens:
+            widen_in_place(data, self.stored.dtype, self.stored.used)
 
     def take_checksum(self) -> None:
         """Take the checksum, if nobody has read the weight yet and nothing has happened to the file."""
@@ -123,9 +146,14 @@ class Rest:
         if len(stored.shape) != 2 or not rows or rows[0] < 0 or rows[-1] >= stored.shape[0]:
             return None
         with torch.inference_mode(False):
-            copied = torch.empty(len(rows), stored.shape[1], dtype=stored.dtype)
+            copied = torch.empty(len(rows), stored.shape[1], dtype=stored.used)
+        data = bytes_of(copied)
+        size = len(rows) * stored.nbytes // stored.shape[0]
         with named("read rows of", stored.name):
-            return copied if self.file.read_rows(bytes_of(copied), stored, rows) else None
+            if not self.file.read_rows(data[len(data) - size :], stored, rows):
+                return None
+            self._convert(data)
+            return copied
 
 
 class Resting(torch.Tensor):
@@ -157,11 +185,18 @@ class Resting(torch.Tensor):
 
 def view(tensor: torch.Tensor, memory: torch.Tensor) -> None:
     """Let a tensor, the same object, view other memory; it does not rest afterwards."""
+    rest = rest_of(tensor)
+    if rest is not None and rest.stored.widens:
+        with without_dispatch():
+            let_be_set(tensor)
+    _set(tensor, memory)
+    if rest is not None:
+        rest.leave(tensor)
+
+
+def _set(tensor: torch.Tensor, memory: torch.Tensor) -> None:
     with torch.inference_mode(), without_dispatch():  # weights made by a ComfyUI node are inference tensors
         tensor.set_(memory.untyped_storage(), memory.storage_offset(), memory.shape, memory.stride())
-        rest = rest_of(tensor)
-        if rest is not None:
-            rest.leave(tensor)
 
 
 def rest_of(value: Any) -> Rest | None:
@@ -222,7 +257,7 @@ def _copy_from(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[st
     rest = rest_of(source[0]) if source else None
     if rest is None or isinstance(target, Resting):
         return _awake(func, args, kwargs)
-    fits = (target.dtype, target.shape) == (rest.stored.dtype, rest.stored.shape)
+    fits = (target.dtype, target.shape) == (rest.stored.used, rest.stored.shape)
     if fits and type(target) in (torch.Tensor, nn.Parameter) and target.is_cpu and target.is_contiguous():
         rest.read_into(target)
         return target
@@ -249,11 +284,22 @@ def _looked_up(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[st
     changes = len(others) > 1 or kwargs.get("max_norm") is not None
     if rest is None or changes or isinstance(ids, Resting) or not ids.is_cpu:
         return _awake(func, args, kwargs)
+    return _rows_of(rest, ids)
+
+
+def _rows_looked_up(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The same for the dispatcher's function, which has the table first."""
+    table, ids, *_ = args
+    rest = rest_of(table)
+    if rest is None or isinstance(ids, Resting) or not ids.is_cpu:
+        return _awake(func, args, kwargs)
+    return _rows_of(rest, ids)
+
+
+def _rows_of(rest: Rest, ids: torch.Tensor) -> torch.Tensor:
     distinct, places = torch.unique(ids, return_inverse=True)
     rows = rest.read_rows(distinct.tolist())
-    if rows is None:
-        return func(ids, rest.read(), *others, **kwargs)
-    return torch.embedding(rows, places)
+    return torch.embedding(rest.read(), ids) if rows is None else torch.embedding(rows, places)
 
 
 def changes_nothing(
@@ -327,7 +373,14 @@ def _answers() -> dict[Any, Answer]:
         tensor.requires_grad.__set__: as_it_is,
     }
     answers |= dict.fromkeys(_QUESTIONS, as_it_is) | dict.fromkeys(_CONVERSIONS, copied)
-    return answers | {"detach": alias, "copy_": _copy_from, nn.functional.embedding: _looked_up}
+    answers |= {"detach": alias, "copy_": _copy_from, nn.functional.embedding: _looked_up}
+    # What `HostWeight` has been asked for comes as the dispatcher's own functions.
+    aten: Any = torch.ops.aten
+    return answers | {
+        aten.detach.default: alias,
+        aten._to_copy.default: copied,
+        aten.embedding.default: _rows_looked_up,
+    }
 
 
 _ANSWERS = _answers()

@@ -16,7 +16,7 @@ import os
 import threading
 import weakref
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable
 from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..errors import WeightFileError
+from .file_tensor import FileTensor
 from .mapping import Mapping, Memory, Stretch
 
 MAX_HEADER = 100_000_000
@@ -31,10 +32,13 @@ MAX_HEADER = 100_000_000
 
 _CHUNK = 1 << 18
 
+BEGINNING = 32
+"""As many values of a tensor tell it from most others."""
+
 _SPOT = 1 << 12
 _SPOTS = 4
 
-Bytes = Callable[[int, int], object]
+Bytes = Callable[[int, int], Any]
 """Some bytes in memory: returns a buffer of those from the first index to before the second."""
 
 _DTYPES = {
@@ -61,16 +65,6 @@ _DTYPES = {
 }
 
 
-class FileTensor(NamedTuple):
-    """One tensor of a file: `nbytes` bytes from `start` on, row by row."""
-
-    name: str
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    start: int
-    nbytes: int
-
-
 class Identity(NamedTuple):
     """What changes when a file is written to. It may also change when it is not."""
 
@@ -89,6 +83,7 @@ class WeightFile:
     Attributes:
         identity: what it was like when it was opened.
         by_kind: (bytes of a value, shape) → its tensors of that kind.
+        by_row: (dtype, shape of a row) → its tensors with such rows.
 
     Raises:
         OSError: it cannot be opened or read.
@@ -101,10 +96,14 @@ class WeightFile:
         self._file = _open(path)
         self._close = weakref.finalize(self, self._file.close)
         self._map: Mapping | None = None
+        self._by_beginning: dict[Hashable, dict[bytes, list[FileTensor]]] = {}
         self.identity = _identity(self._file)
         self.by_kind: dict[tuple[int, tuple[int, ...]], list[FileTensor]] = {}
+        self.by_row: dict[tuple[torch.dtype, tuple[int, ...]], list[FileTensor]] = {}
         for tensor in self._read_header():
             self.by_kind.setdefault((tensor.dtype.itemsize, tensor.shape), []).append(tensor)
+            if tensor.shape:
+                self.by_row.setdefault((tensor.dtype, tensor.shape[1:]), []).append(tensor)
 
     def is_unchanged(self) -> bool:
         """Tell whether the file is certainly as it was when it was opened."""
@@ -112,12 +111,13 @@ class WeightFile:
             return _identity(self._file) == self.identity
 
     def checksum_if_equal(self, tensor: FileTensor, data: Bytes) -> int | None:
-        """Return the checksum of some bytes if they are those of a tensor in the file, or None.
+        """Return the checksum of a tensor in the file if some bytes are those that are read of it, or None.
 
         Most tensors that are tried are others, and differ nearly everywhere: a few spots are compared first.
         """
-        size = tensor.nbytes
+        size, step = tensor.nbytes, tensor.dtype.itemsize
         spots = [size * spot // _SPOTS for spot in range(_SPOTS)] + [size - _SPOT] if size > _CHUNK else []
+        spots = [spot // step * step for spot in spots]
         if not all(self._same(tensor, start, data, bytearray(_SPOT)) for start in spots):
             return None
         checksum, buffer = 0, bytearray(min(_CHUNK, size))
@@ -144,7 +144,28 @@ class WeightFile:
         with self._lock:
             if not _read(self._file, tensor.start + start, memoryview(buffer)):
                 return False
-        return buffer == data(start, start + len(buffer))  # only a bytearray compares at memory speed
+        used, ratio = tensor.as_used(buffer), tensor.used.itemsize // tensor.dtype.itemsize
+        # Only a bytearray compares at memory speed.
+        return bool(used == data(start * ratio, start * ratio + len(used)))
+
+    def by_beginning(
+        self, kind: Hashable, tensors: Callable[[], Iterable[FileTensor]]
+    ) -> dict[bytes, list[FileTensor]]:
+        """Return how they begin → tensors of some kind, which are read only once."""
+        found = self._by_beginning.get(kind)
+        if found is None:
+            found = {}
+            for tensor in tensors():
+                found.setdefault(self._beginning(tensor), []).append(tensor)
+            self._by_beginning[kind] = found
+        return found
+
+    def _beginning(self, tensor: FileTensor) -> bytes:
+        """Return the first bytes of a tensor as they are used; none where they cannot be read."""
+        buffer = bytearray(min(BEGINNING * tensor.dtype.itemsize, tensor.nbytes))
+        with self._lock:
+            whole = _read(self._file, tensor.start, memoryview(buffer))
+        return bytes(tensor.as_used(buffer)) if whole else b""
 
     def read_into(self, data: memoryview, tensor: FileTensor, checksum: int | None) -> int:
         """Read a tensor's bytes, and over them what was written in memory.
@@ -214,12 +235,17 @@ class WeightFile:
                     for i, start in enumerate(starts)
                 )
                 and _identity(self._file) == self.identity
-                and not any(any(self.map().written(start, size)) for start in starts)
+                and not any(self.written(tensor._replace(start=start, nbytes=size)) for start in starts)
             )
 
     def written(self, tensor: FileTensor) -> list[Stretch]:
-        """Return the parts of the file's mapping where somebody has written, as far as they are a tensor's."""
-        return list(self._map.written(tensor.start, tensor.nbytes)) if self._map is not None else []
+        """Return the parts of the file's mapping where somebody has written, as far as they are a tensor's.
+
+        One that is converted is not read from there, whatever is written.
+        """
+        if self._map is None or tensor.widens:
+            return []
+        return list(self._map.written(tensor.start, tensor.nbytes))
 
     def is_written(self) -> bool:
         """Tell whether anybody has written into the file's mapping."""
@@ -298,7 +324,9 @@ def _entry(name: str, entry: dict[str, Any], base: int) -> FileTensor | None:
     """Return what the header says of one tensor, or None for a dtype that this torch does not have."""
     start, end = map(int, entry["data_offsets"])
     dtype = _DTYPES.get(entry["dtype"])
-    return dtype and FileTensor(name, dtype, tuple(map(int, entry["shape"])), base + start, end - start)
+    return dtype and FileTensor(
+        name, dtype, tuple(map(int, entry["shape"])), base + start, end - start, dtype
+    )
 
 
 def _lies_in(tensor: FileTensor, base: int, identity: Identity) -> bool:

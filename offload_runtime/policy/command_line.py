@@ -43,7 +43,7 @@ FLAGS = (
 )
 """The flags of all supported ComfyUI versions that bear on placements; a version lacks some of them.
 
-Where a flag has ComfyUI keep weights in another dtype, their file does not hold the same bytes.
+Where a flag has ComfyUI round weights to another dtype, their file does not hold them.
 """
 
 _PREFERENCES: tuple[tuple[str, str, Placement, Callable[[MachineFacts], bool]], ...] = (

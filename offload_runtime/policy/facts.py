@@ -67,7 +67,7 @@ class ComponentFacts:
         passes: how often its layers ran per use, as the last trace showed; None before the first use.
         activation_bytes: device memory that it computes in, beside its weights; 0 for "not known".
         can: what its backend can carry out.
-        file_bytes: how many bytes of its layers the model file holds just as they are; None for "not looked".
+        file_bytes: how many bytes of its layers can be read from the model file; None for "not looked".
         file_beside_bytes: how many bytes beside its layers rest in the file when those do.
         table_bytes: how many bytes are token tables, which are looked up on the host while its layers stream.
         loose_bytes: how many bytes of weights are brought to the device with the load while its layers stream.
@@ -95,7 +95,7 @@ class ComponentFacts:
     file_beside_bytes: int = 0
     table_bytes: int = 0
     loose_bytes: int = 0
-    why_no_file: str = "no file holds the same bytes"
+    why_no_file: str = "no file holds the same weights"
     replaces: str = ""
     spread: int = 1
     in_turn: bool = True

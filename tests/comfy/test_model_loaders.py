@@ -15,7 +15,6 @@ import torch
 from graphs import Graph, node, register
 from safetensors.torch import save_file
 
-from offload_runtime.adapter.widened import EIGHT_BITS, can_widen, widened
 from scripts import demo_geometry as geometry
 from scripts import demo_models
 from scripts.peak_memory import PeakMemory
@@ -326,17 +325,6 @@ def test_on_a_card_layers_are_copied_in_the_dtype_of_the_file(
     assert torch.equal(*results)
     assert not torch.equal(results[0], plain)
     assert torch.equal(use(both[1]), plain)
-
-
-@pytest.mark.parametrize("dtype", EIGHT_BITS)
-def test_eight_bit_floats_are_widened_to_the_bits_that_torch_gives(dtype: torch.dtype) -> None:
-    pairs = torch.arange(1 << 16, dtype=torch.int32).to(torch.uint16).view(dtype)
-    weight = pairs.repeat(9).view(9, -1)
-    assert can_widen(weight)
-    assert torch.equal(widened(weight).view(torch.int32), weight.float().view(torch.int32))
-    odd = weight.view(-1)[1:]
-    assert not can_widen(odd)
-    assert not can_widen(weight.half())
 
 
 def written(folder: Path, name: str) -> str:

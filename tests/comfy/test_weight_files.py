@@ -180,6 +180,11 @@ def test_a_file_of_another_dtype_is_named_with_the_flag_that_asked_for_it(
     assert f"its file {FILE} stores bfloat16, and {who} float16" in _why(tmp_path, file)
 
 
+def test_a_conversion_that_rounds_nothing_is_not_what_is_wrong_with_a_file(tmp_path: Path) -> None:
+    file = _file_of(models.clip(number=9).patcher.model, tmp_path / FILE, torch.float8_e4m3fn)
+    assert f"no file that the workflow names ({FILE}) holds the same weights" in _why(tmp_path, file)
+
+
 def test_a_flag_that_is_not_the_cause_is_not_named(
     tmp_path: Path, started_with: Callable[[str], None]
 ) -> None:
@@ -187,7 +192,7 @@ def test_a_flag_that_is_not_the_cause_is_not_named(
     other = models.save(models.clip(number=9).patcher.model, tmp_path / FILE)
     said = _why(tmp_path, other)
     assert "fp8" not in said
-    assert f"no file that the workflow names ({FILE}) holds the same bytes" in said
+    assert f"no file that the workflow names ({FILE}) holds the same weights" in said
 
 
 def test_nothing_rests_in_a_file_where_comfyui_was_started_not_to_map_any(

@@ -34,7 +34,7 @@ def test_a_file_that_holds_nearly_nothing_is_not_read_layer_by_layer(tmp_path: P
     model = models.patcher_of(value).model
     file = norms_only(model, tmp_path / "norms.safetensors")
     expected = CLIP.run(value)
-    with pytest.raises(StrictPolicyError, match=r"norms.safetensors.* holds the same bytes"):
+    with pytest.raises(StrictPolicyError, match=r"norms.safetensors.* holds the same weights"):
         PlacedObject(CLIP.slot, value, policy("layerwise").extended(STRICT), [file])
     placed = PlacedObject(CLIP.slot, value, policy("layerwise"), [file])
     assert torch.equal(CLIP.run(placed.value), expected)

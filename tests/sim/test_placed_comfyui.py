@@ -226,6 +226,61 @@ def test_the_host_tier_that_was_asked_for_is_the_one_that_layers_come_from(
     assert (row.tiers.get("file", 0) > 20 * MIB) == (host == "mapped")
 
 
+def _as_stored(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Round a model to eight bits, and return a file of it in which projections are one tensor, as in OpenCLIP's."""
+    stored = {}
+    for name, parameter in model.named_parameters():
+        narrow = parameter.detach().to(torch.float8_e4m3fn)
+        with torch.no_grad():
+            parameter.copy_(narrow)
+        stored[name] = narrow
+    for name in [name for name in stored if "q_proj" in name]:
+        parts = [stored.pop(name.replace("q_proj", f"{part}_proj")) for part in "qkv"]
+        stored[name.replace("q_proj.", "in_proj_")] = torch.cat(parts)
+    return stored
+
+
+def test_layers_that_a_loader_converted_and_split_are_copied_out_of_the_file(
+    comfy: ComfyUI, tmp_path: Path
+) -> None:
+    from safetensors.torch import save_file
+
+    from offload_runtime.adapter import Placements, apply_policy
+    from offload_runtime.errors import WeightFileError
+    from offload_runtime.policy import Policy, Source, SourceKind
+
+    other = comfy_models.clip_l(comfy, CPU)
+    _as_stored(other.cond_stage_model)
+    expected = comfy_models.encode(other)[0]
+    comfy.sim.cap = BIG
+    clip = comfy_models.clip_l(comfy)
+    stored = _as_stored(clip.cond_stage_model)
+    file = tmp_path / "clip.safetensors"
+    save_file(stored, file)
+    wish = Policy.for_component(
+        Source(SourceKind.OVERRIDE, "Set Placement, node 1"),
+        "text_encoder",
+        placement="layerwise",
+        host="mapped",
+    )
+    out, placements = apply_policy(wish, {"clip": clip}, {"clip": [file]}, Placements())
+    dtypes = [p.dtype for p in clip.cond_stage_model.parameters()]
+    in_layers = placements.placed[0].facts.layer_bytes
+    for _ in range(2):
+        assert torch.equal(comfy_models.encode(out["clip"])[0], expected)
+        row = placements.placed[0].row()
+        assert row.host == "mapped"
+        assert row.tiers["file"] >= in_layers > 20 * MIB, "the table, too"
+    assert [p.dtype for p in clip.cond_stage_model.parameters()] == dtypes
+    content = file.read_bytes()
+    with open(file, "r+b") as opened:
+        opened.truncate(4096)
+    with pytest.raises(WeightFileError, match=r"clip\.safetensors has changed"):
+        comfy_models.encode(out["clip"])
+    file.write_bytes(content)
+    assert torch.equal(comfy_models.encode(out["clip"])[0], expected)
+
+
 @pytest.mark.parametrize("change", ["cut off", "written to", "replaced"])
 def test_a_model_file_that_changes_under_its_layers_is_never_misread(
     comfy: ComfyUI, tmp_path: Path, change: str

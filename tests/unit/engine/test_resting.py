@@ -23,14 +23,40 @@ from offload_runtime.errors import WeightFileError
 SHAPE = (40, 8)
 
 
+FORMS = {
+    "the same bytes": torch.float32,
+    "half precision": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "eight bits": torch.float8_e4m3fn,
+    "rows of a larger one": torch.float32,
+    "rows of a larger one in eight bits": torch.float8_e4m3fn,
+}
+"""How the file stores the weight: in which dtype, and whether as a tensor of its own."""
+
+
 def _values(number: int = 0) -> torch.Tensor:
-    return torch.randn(SHAPE, generator=torch.Generator().manual_seed(number))
+    drawn = torch.randn(SHAPE, generator=torch.Generator().manual_seed(number))
+    return drawn.to(torch.float8_e4m3fn).float()
+
+
+def _store(path: Path, form: str, first: int = 0) -> None:
+    """Write a file of three equal parts, of which the weight is the second."""
+    stored = [_values(first + number).to(FORMS[form]) for number in (2, 0, 1)]
+    if form.startswith("rows"):
+        save_file({"layer.weight": torch.cat(stored)}, path)
+    else:
+        save_file(dict(zip(("last", "layer.weight", "other"), stored, strict=True)), path)
+
+
+@pytest.fixture(params=FORMS)
+def form(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path: Path, form: str) -> Path:
     path = tmp_path / "model.safetensors"
-    save_file({"other": _values(1), "layer.weight": _values(), "last": _values(2)}, path)
+    _store(path, form)
     return path
 
 
@@ -80,7 +106,10 @@ READS: dict[str, Callable[[nn.Parameter, Path], torch.Tensor]] = {
         [nn.functional.embedding(torch.tensor(i), weight, padding_idx=0) for i in range(40)]
     ),
     "look-up with a norm": lambda weight, _: nn.functional.embedding(torch.arange(40), weight, max_norm=1e9),
+    "look-up by the dispatcher": lambda weight, _: torch.ops.aten.embedding.default(weight, torch.arange(40)),
     "detach": lambda weight, _: weight.detach() + 0,
+    "detach by the dispatcher": lambda weight, _: torch.ops.aten.detach.default(weight) + 0,
+    "copy by the dispatcher": lambda weight, _: torch.ops.aten._to_copy.default(weight),
     "data": lambda weight, _: weight.data.view(-1).view(SHAPE).clone(),
     "numpy": lambda weight, _: torch.from_numpy(weight.numpy()),
     "a list": lambda weight, _: torch.tensor(weight.tolist()),
@@ -105,6 +134,12 @@ def test_whoever_reads_it_gets_its_values(
         read = READS[how](weight, tmp_path)
     assert torch.equal(read.detach(), _values())
     assert torch.equal(weight, _values())
+
+
+@pytest.mark.parametrize("how", [how for how in READS if "look-up" in how and "norm" not in how])
+def test_rows_are_looked_up_where_it_rests(weight: nn.Parameter, tmp_path: Path, how: str) -> None:
+    assert torch.equal(READS[how](weight, tmp_path), _values())
+    assert _rests(weight)
 
 
 @pytest.mark.parametrize("how", READS)
@@ -177,7 +212,7 @@ def test_threads_that_wake_it_at_once_find_it_awake(weight: nn.Parameter) -> Non
 
 def _replace(file: Path) -> None:
     """As every program that downloads does: beside it first, then in its place."""
-    save_file({"other": _values(5), "layer.weight": _values(6)}, file.with_suffix(".part"))
+    _store(file.with_suffix(".part"), "the same bytes", first=5)
     os.replace(file.with_suffix(".part"), file)
 
 
@@ -204,7 +239,8 @@ def test_a_change_that_leaves_the_bytes_does_not_matter(
 
 def _rewrite(file: Path, *, status: os.stat_result | None = None) -> None:
     content = bytearray(file.read_bytes())
-    content[-2 * 1280 : -1280] = reversed(content[-2 * 1280 : -1280])
+    size = (len(content) - 8 - int.from_bytes(content[:8], "little")) // 3
+    content[-2 * size : -size] = reversed(content[-2 * size : -size])
     with open(file, "r+b") as opened:
         opened.write(content)
     if status is not None:

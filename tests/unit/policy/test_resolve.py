@@ -54,9 +54,9 @@ NO_COPY = cannot_copy(STREAMED, "--directml -1")
         (
             "layerwise",
             cpu_machine(),
-            component("text_encoder", 9.5, file_bytes=0, why_no_file="no file holds the same bytes"),
+            component("text_encoder", 9.5, file_bytes=0, why_no_file="no file holds the same weights"),
             "resident",
-            "no file holds the same bytes",
+            "no file holds the same weights",
         ),
         ("offload", cpu_machine(), TE_ON_CPU, "resident", "a machine without an accelerator"),
         ("layerwise", cpu_machine("--cpu"), TE_ON_CPU, "layerwise", None),
