@@ -33,7 +33,6 @@ OPTIONS = (
     ("--disable-auto-launch",),
     ("--disable-api-nodes",),
     ("--disable-all-custom-nodes",),
-    ("--database-url", "sqlite:///:memory:"),
 )
 
 
@@ -135,6 +134,8 @@ class ComfyServer:
             "\n".join(["demo:", f"  base_path: {json.dumps(str(self._models))}", *lines, ""]),
             encoding="utf-8",
         )
+        # A file, because ComfyUI's threads would share the one connection to a database in memory, and trip over it.
+        options = (*OPTIONS, ("--database-url", f"sqlite:///{self.base / 'comfyui.db'}"))
         known = (self._tree / "comfy" / "cli_args.py").read_text(encoding="utf-8")
         command = [
             str(self._python),
@@ -150,7 +151,7 @@ class ComfyServer:
             command += ["--front-end-root", str(self._frontend)]
         if self._packs:
             command += ["--whitelist-custom-nodes", *self._packs]
-        return command + [part for option in OPTIONS if f'"{option[0]}"' in known for part in option]
+        return command + [part for option in options if f'"{option[0]}"' in known for part in option]
 
     def _wait_until_ready(self) -> None:
         assert self._process is not None
