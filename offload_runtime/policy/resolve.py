@@ -127,6 +127,8 @@ class _Case(NamedTuple):
             reason += f"; it takes none of the {budget.value} of VRAM that {budget.asked_by} allows"
         elif budget is not None and machine.accelerator and not component.on_cpu:
             reason += f"; at most {budget.value} of VRAM, set by {budget.asked_by}"
+        if gives_way:
+            reason += "; what ComfyUI takes of it for a sampler is streamed"
         if component.replaces:
             reason += f"; it replaces {component.replaces}"
         if waits is not None and streams:
