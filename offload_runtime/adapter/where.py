@@ -11,7 +11,7 @@ from torch import nn
 
 from ..engine import tensor_bytes
 from ..engine.mapping import Areas
-from ..engine.parts import bytes_as_stored, distinct_parts
+from ..engine.parts import bytes_as_stored, distinct_parts, is_opaque
 from ..policy import HostBytes
 from .handles import is_dynamic
 from .record import record_of
@@ -59,6 +59,8 @@ def _masters(model: nn.Module) -> HostBytes:
         whole += part.nbytes
         if mapped.holds(part):
             in_file += mapped.bytes_at_rest(part)
+        elif is_opaque(part):
+            continue
         elif areas.at((stored := bytes_as_stored(part)).data_ptr(), part.nbytes) is not None:
             in_file += part.nbytes
         elif stored.is_pinned():

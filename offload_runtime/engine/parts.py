@@ -50,6 +50,11 @@ def distinct_parts(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     return list({id(part): part for tensor in tensors for part in parts_of(tensor)}.values())
 
 
+def is_opaque(part: torch.Tensor) -> bool:
+    """Tell whether a part is of a class that answers for itself and does not say where its bytes are."""
+    return kind_of(part).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+
+
 def bytes_as_stored(part: torch.Tensor) -> torch.Tensor:
     """Return a part as a plain tensor of the shape and dtype that its bytes have."""
     if type(part) in PLAIN:
@@ -67,7 +72,7 @@ def why_whole(tensor: torch.Tensor) -> str | None:
         if kind not in _works:
             _works[kind] = _comes_back(tensor)
         return None if _works[kind] else f"{kind.__name__} is not the same again when it is put together"
-    if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+    if is_opaque(tensor):
         return f"{kind.__name__} is a tensor subclass that does not say what it is made of"
     for name, value in tensor.__dict__.items():
         if name not in _TRAVELS_BESIDE and _frozen(value) is None:
