@@ -9,10 +9,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ..offload_runtime.policy import WORKFLOW_SETTINGS, PlacementRow, Policy, spell_value, upstream
+from ..offload_runtime.policy import WORKFLOW_SETTINGS, Policy, spell_value, upstream
 
 if TYPE_CHECKING:
     from ..offload_runtime.adapter import Placements
+    from ..offload_runtime.policy import PlacementRow
 
 LOADER = "LayerwiseOffload_Loader"
 MODEL_LOADERS = {
@@ -55,6 +56,8 @@ def decided_here(
     graph: Graph, loader: str, asked: Policy, placements: Placements, count: int
 ) -> dict[str, Any]:
     """Return what came of the values of the policy nodes in front of a loader, which has placed the last components."""
+    from ..offload_runtime.policy import PlacementRow  # no start pays for it
+
     rows = [PlacementRow.of(p.facts, p.decision) for p in placements.placed[len(placements.placed) - count :]]
     return decisions(graph, policy_nodes(graph, loader), [asked], rows)
 

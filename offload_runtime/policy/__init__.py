@@ -1,13 +1,14 @@
 """The brain: words, explicit arguments, automatic rules and decisions. Pure Python.
 
-Policy files are read and written by `policy.files`, which alone needs pydantic and PyYAML.
+Policy files are read and written by `policy.files`, which alone needs pydantic and PyYAML. What decides is imported
+when it is asked for: ComfyUI's start needs the words only, and pays for nothing else.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from .arguments import Argument, ExplicitArguments, Source, SourceKind
-from .beside import ALONE, Beside
-from .capabilities import PAGED, STREAMED, Capabilities, cannot_copy, not_movable, not_ours
 from .chain import NodeChain, as_chain
-from .command_line import FLAGS
 from .components import (
     COMPONENTS,
     IN_SAMPLER,
@@ -19,18 +20,11 @@ from .components import (
     base_name,
     group_of,
 )
-from .decision import Decision, Plan
-from .facts import BystanderFacts, ComponentFacts, MachineFacts
 from .frames import NOT_SAID, VaeUse, vae_use
-from .host_bytes import HostBytes
 from .kinds import SWITCH, UNSET, Kind, is_set
 from .links import is_link, linked_from, upstream
 from .policy import Policy
-from .prompt_models import NodeKind, PromptModels
-from .prompt_models import Source as ModelSource
 from .quantities import Budget, format_bytes, parse_budget, parse_size
-from .report import PlacementRow, Report, decision_table, unused_notes
-from .resolve import resolve
 from .selectors import normalize_selector, parse_selectors
 from .settings import (
     COMPONENT_SETTINGS,
@@ -42,7 +36,45 @@ from .settings import (
     parse_value,
     spell_value,
 )
-from .suggestions import could_stay_resident
+
+if TYPE_CHECKING:
+    from .beside import ALONE, Beside
+    from .capabilities import PAGED, STREAMED, Capabilities, cannot_copy, not_movable, not_ours
+    from .command_line import FLAGS
+    from .decision import Decision, Plan
+    from .facts import BystanderFacts, ComponentFacts, MachineFacts
+    from .host_bytes import HostBytes
+    from .prompt_models import NodeKind, PromptModels
+    from .prompt_models import Source as ModelSource
+    from .report import PlacementRow, Report, decision_table, unused_notes
+    from .resolver import resolve
+    from .suggestions import could_stay_resident
+
+_LATER = {
+    "beside": ("ALONE", "Beside"),
+    "capabilities": ("PAGED", "STREAMED", "Capabilities", "cannot_copy", "not_movable", "not_ours"),
+    "command_line": ("FLAGS",),
+    "decision": ("Decision", "Plan"),
+    "facts": ("BystanderFacts", "ComponentFacts", "MachineFacts"),
+    "host_bytes": ("HostBytes",),
+    "prompt_models": ("NodeKind", "PromptModels", "ModelSource"),
+    "report": ("PlacementRow", "Report", "decision_table", "unused_notes"),
+    "resolver": ("resolve",),
+    "suggestions": ("could_stay_resident",),
+}
+"""Module → what is imported from it when it is asked for."""
+
+_MODULES = {name: module for module, names in _LATER.items() for name in names}
+_ELSEWHERE = {"ModelSource": "Source"}  # what is called otherwise where it is at home
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(f".{_MODULES[name]}", __name__), _ELSEWHERE.get(name, name))
+    globals()[name] = found
+    return found
+
 
 __all__ = [
     "ALONE",

@@ -9,7 +9,7 @@ from .facts import ComponentFacts, MachineFacts
 from .policy import Policy
 from .quantities import format_bytes
 from .report import PlacementRow, decision_table, unused_notes
-from .resolve import resolve
+from .resolver import resolve
 
 
 def explain(policy: Policy, machine: MachineFacts, components: Sequence[ComponentFacts]) -> str:
