@@ -198,7 +198,7 @@ def test_a_file_that_is_too_large_is_refused_with_its_size(ask: Ask) -> None:
 
 
 def test_a_very_long_chain_is_saved_whole(ask: Ask) -> None:
-    names = [f"{name}_{i}" for name in COMPONENTS for i in range(2, 1000)]
+    names = [f"{name}_{i}" for name in sorted(COMPONENTS)[:9] for i in range(2, 1000)]
     count = 20_000
     wishes = [
         ("SetPlacement", {"component": names[i % len(names)], "placement": "cpu", "host": "staged"})
