@@ -24,6 +24,13 @@ _PAGES_AT_ONCE = 1 << 14
 _MAPS = "/proc/self/maps"
 _PAGEMAP = "/proc/self/pagemap"
 
+# Readable memory of a file, not that of a device, which cannot be read in every way: its addresses, its offset, and
+# what the system calls the file.
+_OF_A_FILE = re.compile(
+    rb"^([0-9a-f]+)-([0-9a-f]+) r\S* ([0-9a-f]+) (\S+ [1-9]\d*) +/(?!dev/)(.*)$", re.MULTILINE
+)
+_LIBRARY = re.compile(rb"\.so[.0-9]*( \(deleted\))?$")
+
 # The latter has a word of 64 bits for each page. Bit 63: it is in memory, 62: swapped out, 61: the file's.
 _WORD = 8
 _TOP_BYTE = _WORD - 1 if sys.byteorder == "little" else 0
@@ -119,8 +126,9 @@ class Areas:
     def __init__(self) -> None:
         self._areas: list[Area] = []
         with contextlib.suppress(OSError):
-            for line in Path(_MAPS).read_bytes().splitlines():
-                self._add(line)
+            for line in _OF_A_FILE.findall(Path(_MAPS).read_bytes()):
+                if not _LIBRARY.search(line[-1]):  # there are hundreds, without weights
+                    self._add(*line)
         self._starts = [area.start for area in self._areas]
 
     def at(self, address: int, size: int) -> Area | None:
@@ -129,15 +137,11 @@ class Areas:
         found = self._areas[index] if index >= 0 else None
         return found if found is not None and address + size <= found.end else None
 
-    def _add(self, line: bytes) -> None:
-        addresses, modes, offset, device, inode, *path = line.split(None, 5)
-        # Memory of a device cannot be read in every way.
-        if not path or inode == b"0" or not modes.startswith(b"r") or path[0].startswith(b"/dev/"):
-            return
-        start, end = (int(address, 16) for address in addresses.split(b"-"))
+    def _add(self, begins: bytes, ends: bytes, offset: bytes, *file: bytes) -> None:
+        start, end = int(begins, 16), int(ends, 16)
         # The number of an inode is not enough: that of the device is not the one that `fstat` has on every file
         # system. Another mapping is compared with ours.
-        area = Area(start, end, Memory(start - int(offset, 16)), (device, inode, *path))
+        area = Area(start, end, Memory(start - int(offset, 16)), file)
         before = self._areas[-1] if self._areas else None
         if before and (before.end, before.memory.address, before.file) == (
             start,
