@@ -157,9 +157,10 @@ class _Account:
         patcher: Any = self._patcher()
         before, ranked = self._placement(), self._staying is not None
         self._limit, self._staying = self._choose_limit(room), None
-        # What moves in adds to what is left of it, as core would, if that is among what core chooses.
-        adds = self._moves_in and record_of(patcher.model).placed_for == before
-        adds = adds and (self._limit > self._whole or not ranked)
+        # What is to be whole adds to what is left of it, as core would, and so does what moves in, if that is among
+        # what core chooses.
+        adds = self._limit > self._whole or (self._moves_in and not ranked)
+        adds = adds and record_of(patcher.model).placed_for == before
         if self._limit <= self._whole and not self._moves_in:
             self._staying = Staying(self._listed(), self._streamer.layers, self._limit)
         if not (self._is_placed() or adds):
