@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from comfy_api.latest import io
 
+from ..offload_runtime.policy.sockets import OTHERS
 from ..offload_runtime.policy.sockets import SOCKETS as PLACED
 
 PlacementPolicy = io.Custom("PLACEMENT_POLICY")
@@ -16,28 +17,6 @@ CATEGORY = "advanced/offload"
 
 SOCKETS = tuple(PLACED)
 """The sockets of the loader for what is placed, in order."""
-
-OTHERS = (
-    "control_net",
-    "model_patch",
-    "style_model",
-    "audio_encoder",
-    "upscale_model",
-    "latent_upscale_model",
-    "background_removal",
-    "interp_model",
-    "optical_flow",
-    "da3_model",
-    "moge_model",
-    "face_detection_model",
-    "gligen",
-    "photomaker",
-)
-"""Those of the loader of other models. Workflows hold outputs by position, so that new ones come after the last output.
-
-One socket a type, and not an input that grows: outputs cannot grow with it, ComfyUI 0.3.75 has none, and a type that a
-version does not know does no harm.
-"""
 
 TYPES = {
     "model": io.Model,

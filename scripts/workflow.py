@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from offload_runtime.policy.sockets import OTHERS, SOCKETS
+
 from . import widget_values
 from .problem import Problem
 from .subgraphs import unfolded
@@ -27,21 +29,7 @@ PACK_PREFIX = "LayerwiseOffload_"
 # Where this pack's nodes keep their values by name, too (web/modules/saved_values.mjs).
 VALUES_BY_NAME = "layerwise_offload_values"
 # The outputs of these nodes hand on these inputs, slot by slot.
-PASSES_ON = {
-    f"{PACK_PREFIX}Loader": ("model", "clip", "vae", "clip_vision"),
-    f"{PACK_PREFIX}OtherModels": (
-        *(
-            "control_net",
-            "model_patch",
-            "style_model",
-            "audio_encoder",
-            "upscale_model",
-            "latent_upscale_model",
-        ),
-        *("background_removal", "interp_model", "optical_flow", "da3_model", "moge_model"),
-        *("face_detection_model", "gligen", "photomaker"),
-    ),
-}
+PASSES_ON = {f"{PACK_PREFIX}Loader": tuple(SOCKETS), f"{PACK_PREFIX}OtherModels": OTHERS}
 
 
 def load(file: Path, object_info: ObjectInfo) -> Prompt:

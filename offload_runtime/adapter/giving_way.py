@@ -12,7 +12,7 @@ from ..engine import parameter_bytes
 from ..policy import Placement
 from .applied import GONE, Applied, bytes_there, word_of
 from .backends import StreamedToDevice
-from .where import bytes_by_place
+from .where import bytes_on_devices
 
 WHOLE = "ComfyUI loads it whole as far as it fits, and what it takes of it for others is streamed"
 
@@ -29,6 +29,6 @@ class GivingWay(StreamedToDevice):
             streamed = super().applied()
             taken = "ComfyUI needs the room of what is streamed for others"
             return streamed._replace(how=f"{streamed.how}; {taken}")
-        there, whole = bytes_by_place(model)[str(self._device)], parameter_bytes(model)
+        there, whole = bytes_on_devices(model)[str(self._device)], parameter_bytes(model)
         how = f"{WHOLE}; {bytes_there(there, whole, self._device)}"
         return Applied(word_of(Placement.RESIDENT, there, whole), how, str(self._device))

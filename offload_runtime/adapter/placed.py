@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from ..engine import Ledger
-from ..policy import ComponentFacts, Decision, PlacementRow, Policy, Report, unused_notes
+from ..policy import ComponentFacts, Decision, HostBytes, PlacementRow, Policy, Report, unused_notes
 from . import hardware
 from .backends import Backend
-from .where import bytes_by_place, host_bytes
+from .where import bytes_by_place, host_bytes, masters_of
 
 
 class Placed:
@@ -51,6 +51,7 @@ class Placed:
         """Read the component's row of the report from the live model."""
         applied = self._backend.applied()
         model = self._model()
+        masters = masters_of(model) if model is not None else None
         return PlacementRow.of(
             self.facts,
             self.decision,
@@ -59,17 +60,17 @@ class Placed:
             device=applied.device,
             host=applied.host,
             host_why=applied.host_why,
-            host_now=host_bytes(model) if model is not None else None,
-            tiers=self._tiers(),
+            host_now=host_bytes(model, masters) if model is not None and masters is not None else None,
+            tiers=self._tiers(masters),
             moved_bytes=sum(self._ledger.moved.values()),
             layer_runs=self._ledger.layer_runs,
         )
 
-    def _tiers(self) -> dict[str, int]:
+    def _tiers(self, masters: HostBytes | None) -> dict[str, int]:
         model = self._model()
         if model is None:
             return {}
-        return {**bytes_by_place(model), "slot": self._ledger.slot_bytes}
+        return {**bytes_by_place(model, masters), "slot": self._ledger.slot_bytes}
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from .attachment import KEY, attach, strip
 from .handles import is_dynamic
 from .named_device import NamedDevice, name_device
 from .record import record_of
-from .where import bytes_by_place
+from .where import bytes_by_place, bytes_on_devices
 
 
 class Untouched:
@@ -45,8 +45,7 @@ class Untouched:
         model = self._model()
         if model is None:
             return GONE
-        places, whole = bytes_by_place(model), parameter_bytes(model)
-        there = places[str(self._device)]
+        there, whole = bytes_on_devices(model)[str(self._device)], parameter_bytes(model)
         how = f"{self._how}; {bytes_there(there, whole, self._device)}"
         elsewhere = self._named.elsewhere if self._named is not None else None
         if elsewhere is not None:

@@ -23,35 +23,48 @@ def devices_of(model: nn.Module) -> int:
     return max(1, len(devices))
 
 
-def bytes_by_place(model: nn.Module) -> Counter[str]:
-    """Return place → bytes of weights there: `memory`, `file`, or a device as torch spells it."""
-    host = _masters(model)
-    places = Counter({"file": host.mapped, "memory": host.pinned + host.pageable})
+def bytes_by_place(model: nn.Module, masters: HostBytes | None = None) -> Counter[str]:
+    """Return place → bytes of weights there: `memory`, `file`, or a device as torch spells it.
+
+    Args:
+        model: the model.
+        masters: what `masters_of` has found, where somebody has asked already: it is not free.
+    """
+    host = masters if masters is not None else masters_of(model)
+    in_memory = Counter({"file": host.mapped, "memory": host.pinned + host.pageable})
+    return in_memory + bytes_on_devices(model)  # without what is 0
+
+
+def bytes_on_devices(model: nn.Module) -> Counter[str]:
+    """Return device, as torch spells it → bytes of weights there; none of them on the host."""
+    places: Counter[str] = Counter()
     for parameter in model.parameters():
         if parameter.device.type != "cpu":
             places[str(parameter.device)] += tensor_bytes(parameter)
     for device, pages in getattr(model, "dynamic_vbars", {}).items():
         places[str(device)] += int(pages.loaded_size())
-    return +places  # without what is 0
+    return places
 
 
-def host_bytes(model: nn.Module) -> HostBytes:
+def host_bytes(model: nn.Module, masters: HostBytes) -> HostBytes:
     """Return what the weights of a model take on the host.
 
     Under dynamic VRAM ComfyUI keeps copies of what it pages in beside the weights, and pins them while it pins at all.
+
+    Args:
+        model: the model.
+        masters: what `masters_of` has found.
     """
-    host = _masters(model)
     loaded: list[Any] = [entry.model for entry in mm.current_loaded_models]
     for patcher in loaded:
         if patcher is not None and patcher.model is model and is_dynamic(patcher):
             pinned, copies = int(patcher.pinned_memory_size()), int(patcher.loaded_ram_size())
-            return replace(
-                host, pinned=host.pinned + pinned, pageable=host.pageable + max(0, copies - pinned)
-            )
-    return host
+            pageable = masters.pageable + max(0, copies - pinned)
+            return replace(masters, pinned=masters.pinned + pinned, pageable=pageable)
+    return masters
 
 
-def _masters(model: nn.Module) -> HostBytes:
+def masters_of(model: nn.Module) -> HostBytes:
     """Return where the weights themselves are that are on the host."""
     mapped, areas = record_of(model).mapped, Areas()
     in_file = pinned = whole = 0
