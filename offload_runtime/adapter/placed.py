@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from ..engine import Ledger
+from ..engine.mapping import Areas
 from ..policy import ComponentFacts, Decision, HostBytes, PlacementRow, Policy, Report, unused_notes
 from . import hardware
 from .backends import Backend
@@ -47,11 +48,15 @@ class Placed:
         """Tell whether this is a placement of a model."""
         return self._model() is model
 
-    def row(self) -> PlacementRow:
-        """Read the component's row of the report from the live model."""
+    def row(self, areas: Areas | None = None) -> PlacementRow:
+        """Read the component's row of the report from the live model.
+
+        Args:
+            areas: where files lie in memory, where somebody has asked already: it is not free.
+        """
         applied = self._backend.applied()
         model = self._model()
-        masters = masters_of(model) if model is not None else None
+        masters = masters_of(model, areas) if model is not None else None
         return PlacementRow.of(
             self.facts,
             self.decision,
@@ -109,11 +114,11 @@ class Placements:
 
     def report(self) -> Report:
         """Read the report of all components from the live models."""
-        machine = hardware.machine_facts()
+        machine, areas = hardware.machine_facts(), Areas()
         unused = [argument for policy in self.policies for argument in policy.unused(self.names)]
         return Report(
             machine=hardware.machine_line(machine),
-            rows=tuple(p.row() for p in self.placed),
+            rows=tuple(p.row(areas) for p in self.placed),
             peaks=hardware.peaks(machine),
             notes=(*dict.fromkeys(self.notes), *unused_notes(unused)),
         )

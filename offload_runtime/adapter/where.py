@@ -64,9 +64,14 @@ def host_bytes(model: nn.Module, masters: HostBytes) -> HostBytes:
     return masters
 
 
-def masters_of(model: nn.Module) -> HostBytes:
-    """Return where the weights themselves are that are on the host."""
-    mapped, areas = record_of(model).mapped, Areas()
+def masters_of(model: nn.Module, areas: Areas | None = None) -> HostBytes:
+    """Return where the weights themselves are that are on the host.
+
+    Args:
+        model: the model.
+        areas: where files lie in memory, where somebody has asked already: it is not free.
+    """
+    mapped, areas = record_of(model).mapped, Areas() if areas is None else areas
     in_file = pinned = whole = 0
     for part in distinct_parts(p for p in model.parameters() if p.device.type == "cpu"):
         whole += part.nbytes

@@ -127,9 +127,13 @@ def _memory_mode_vae(component: ComponentFacts, now: Situation) -> Verdict | Non
 
 
 def _oversized_vae(component: ComponentFacts, now: Situation) -> Verdict | None:
-    if group_of(component.name) != "vae" or component.bytes <= now.room.bytes or _on_cpu(component, now):
+    if (
+        group_of(component.name) != "vae"
+        or component.device_bytes <= now.room.bytes
+        or _on_cpu(component, now)
+    ):
         return None
-    size = f"its {format_bytes(component.bytes)} alone do not fit in {now.room.text}"
+    size = f"its {format_bytes(component.device_bytes)} alone do not fit in {now.room.text}"
     if _streams_once(component):
         return Verdict(Placement.LAYERWISE, f"{size}, and its layers run once per use")
     return None
@@ -168,7 +172,7 @@ def _looping_encoder(component: ComponentFacts, now: Situation) -> Verdict | Non
         return Verdict(
             Placement.OFFLOAD, f"{loops}, so it is on the device whole while it is used, and only then"
         )
-    return Verdict(Placement.LAYERWISE, f"{loops}, but its {format_bytes(component.bytes)} do not fit")
+    return Verdict(Placement.LAYERWISE, f"{loops}, but its {format_bytes(component.device_bytes)} do not fit")
 
 
 def _encoder_may_stay(component: ComponentFacts, now: Situation) -> Verdict | None:

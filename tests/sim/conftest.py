@@ -6,13 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from hypothesis import settings
 
 from . import Accelerator
 from .comfyui import ComfyUI
-
-settings.register_profile("no_deadline", deadline=None)  # no test depends on the speed of the machine
-settings.load_profile("no_deadline")
 
 
 def pytest_configure(config: pytest.Config) -> None:

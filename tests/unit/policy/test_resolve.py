@@ -212,6 +212,7 @@ def test_the_command_line_wins_over_the_default_of_the_user() -> None:
         (machine(24), component("vocoder"), "auto", "auto", "placed only on request"),
         (machine(8), NO_LAYERS, "memory", "auto", "no repeated layers"),
         (machine(2), component("vae", 4, 8), "auto", "layerwise", "its 4.00 GB alone do not fit"),
+        (machine(4), component("vae", 5, 8, spread=2), "auto", "resident", "visible decode path"),
         (machine(2), component("video_vae", 4, 8), "auto", "resident", "visible decode path"),
         (
             machine(24),
@@ -223,6 +224,13 @@ def test_the_command_line_wins_over_the_default_of_the_user() -> None:
         (
             machine(4),
             component("text_encoder", 9, passes=40),
+            "auto",
+            "layerwise",
+            "but its 9.00 GB do not fit",
+        ),
+        (
+            machine(4),
+            component("text_encoder", 18, passes=40, spread=2),
             "auto",
             "layerwise",
             "but its 9.00 GB do not fit",
