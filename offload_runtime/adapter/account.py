@@ -40,23 +40,32 @@ OVERRIDES = (
 
 
 def account_for_slots(
-    patcher: Any, attachment: Attachment, resident_bytes: int, *, lean: bool, cost: RoundCost | None = None
-) -> None:
+    patcher: Any,
+    attachment: Attachment,
+    budget: int | None,
+    *,
+    lean: bool,
+    cost: RoundCost | None = None,
+    before: Callable[[], None],
+) -> Account:
     """Let ComfyUI plan with what the component really takes of the device: resident weights and the slots.
 
     Args:
         patcher: a legacy `ModelPatcher` that loads to an accelerator.
         attachment: what it carries.
-        resident_bytes: how many bytes of weights ComfyUI may place on the device for good, beside the slots.
+        budget: bytes of the device for the slots, and for weights that ComfyUI places there for good; None for the
+            slots alone.
         lean: whether the component's activations are few, so that ComfyUI's reserve for them has room for slots.
         cost: what decides whether it takes the room of others for several uses in a row; None if it may not.
+        before: called whenever ComfyUI is about to plan with it.
     """
-    account = _Account(patcher, attachment, resident_bytes, lean, cost)
+    account = Account(patcher, attachment, budget, lean, cost, before)
     for name in OVERRIDES:
         patcher.__dict__[name] = getattr(account, name)
+    return account
 
 
-class _Account:
+class Account:
     """The size methods of one patcher.
 
     Inside the base methods the true size has to be visible: they compare it with what is loaded to tell a full
@@ -64,9 +73,16 @@ class _Account:
     """
 
     def __init__(
-        self, patcher: Any, attachment: Attachment, resident_bytes: int, lean: bool, cost: RoundCost | None
+        self,
+        patcher: Any,
+        attachment: Attachment,
+        budget: int | None,
+        lean: bool,
+        cost: RoundCost | None,
+        before: Callable[[], None],
     ) -> None:
         self._patcher = weakref.ref(patcher)
+        self._before = before
         self._lean = lean
         self._cost = cost
         self._moves_in = False  # whether it takes all the room that it can get, for several uses in a row
@@ -75,10 +91,9 @@ class _Account:
         self._attachment = attachment
         self._streamer = streamer = attachment.streamer
         self._whole = parameter_bytes(patcher.model)
-        whole = self._whole + buffer_bytes(patcher.model)
-        self._fits = resident_bytes + streamer.footprint >= whole  # then nothing needs a slot
+        self._buffers = buffer_bytes(patcher.model)
         self._loose = loose_bytes(patcher.model, streamer.layers)
-        self._resident = max(0, resident_bytes - self._loose)
+        self._fits, self._resident = self._room_in(budget)
         self._tables = attachment.tables
         self._without_tables = self._whole - sum(parameter_bytes(table) for table in self._tables)
         named = patcher.model.named_modules()
@@ -89,6 +104,31 @@ class _Account:
         self._pressure = Pressure()
         self._inside = 0
 
+    def _room_in(self, budget: int | None) -> tuple[bool, int]:
+        """Return whether nothing needs a slot within a budget, and the bytes of weights that may stay in it."""
+        slots = self._streamer.footprint
+        resident = max(0, (budget or 0) - slots)
+        return resident + slots >= self._whole + self._buffers, max(0, resident - self._loose)
+
+    def could_hold(self, budget: int | None) -> bool:
+        """Tell whether the component is within a budget, slots included, or can be without moving much."""
+        fits, resident = self._room_in(budget)
+        patcher: Any = self._patcher()
+        if patcher is None or fits:
+            return True
+        excess = patcher.model.model_loaded_weight_memory - resident
+        slots = self._streamer.footprint + self._loose
+        little = excess <= (self._whole // 8 if self._streamer.is_installed else 0)
+        return little and (budget is None or slots <= budget)
+
+    def hold(self, budget: int | None) -> None:
+        """Keep to another budget; what is too much by a little goes now."""
+        self._fits, self._resident = self._room_in(budget)
+        patcher: Any = self._patcher()
+        excess = patcher.model.model_loaded_weight_memory - self._resident if patcher is not None else 0
+        if not self._fits and excess > 0 and self._streamer.is_installed:
+            self.partially_unload(patcher.offload_device, excess + self._streamer.slot_bytes)
+
     def model_size(self) -> int:
         """Return what loading takes; once loaded, the true size.
 
@@ -98,6 +138,7 @@ class _Account:
         """
         if self._inside:
             return self._whole
+        self._before()
         size = self._whole
         fits = self._fits and not self._pressure.holds(self._patcher().model)  # type: ignore[union-attr]
         if not (fits or self._streamer.slot_bytes or self._will_move_in()):

@@ -32,6 +32,7 @@ from . import debug_lines, hardware
 from .attachment import strip
 from .capabilities import capabilities_of
 from .choose import choose_backend
+from .demand import watch_sampling
 from .dynamic_pages import least_bytes
 from .embedding import input_tables
 from .file_layers import FileLayers
@@ -40,6 +41,7 @@ from .loose import loose_bytes, loose_weights
 from .placed import Placed, Placements
 from .record import record_of
 from .rounds import running_node
+from .standing import Standing
 from .structure import find_stacks, why_left_alone
 from .unmanaged import Unmanaged, weights_of
 from .weight_files import usable, why_unusable
@@ -83,14 +85,15 @@ def apply_policy(
     ours = [*models, *(model for placed in kept.placed if (model := placed.model) is not None)]
     beside = Beside(kept.decided, bystanders_now(around, ours))
     plan, opened = _resolve(policy, machine, opened, files, beside)
-    placed = list(kept.placed)
+    placed = []
     for one, decision in zip(opened, plan, strict=True):
         done = _carry_out(one, decision)
         debug(partial(debug_lines.decision, done))
         placed.append(done)
         on_step()
+    Standing(policy, machine, placed, kept, around, beside)  # kept by what it is told by
     return {one.handle.socket: one.handle.value for one in opened}, Placements(
-        tuple(placed), (*earlier.policies, policy), (*earlier.notes, *plan.notes)
+        (*kept.placed, *placed), (*earlier.policies, policy), (*earlier.notes, *plan.notes)
     )
 
 
@@ -107,6 +110,8 @@ def _carry_out(one: _Opened, decision: Decision) -> Placed:
     model = one.handle.patcher.model  # for `cpu` it may be another one than that which came in
     record_of(model).rounds.placed_now()
     backend.attach(one.handle.patcher, one.stacks)
+    if one.handle.socket == "model":
+        watch_sampling(one.handle.patcher)
     return Placed(one.facts, decision, backend, ledger, model, running_node())
 
 
@@ -210,6 +215,7 @@ def _component_facts(
         bytes_to_add=record.masters.bytes_to_add(stacks, record.mapped),
         on_cpu=mm.is_device_cpu(handle.patcher.load_device),
         passes=record.trace.passes,
+        activation_bytes=record.demand,
         can=can,
         spread=devices_of(model),
         replaces=str(replaced) if replaced is not None else "",

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import comfy.model_management as mm
 import torch
@@ -26,13 +26,14 @@ from ..engine import (
     Tier,
     parameter_bytes,
 )
-from ..engine.stacks import stack_layers
-from ..policy import IN_SAMPLER, Placement, format_bytes
+from ..engine.stacks import buffer_bytes, stack_layers
+from ..policy import IN_SAMPLER, Decision, Placement, format_bytes
 from ..policy import HostTier as Host
-from .account import account_for_slots
+from .account import Account, account_for_slots
 from .applied import COMFYUI, GONE, Applied, ran_elsewhere
 from .attachment import Attachment, attach, strip
 from .embedding import HostEmbeddings
+from .giving_way import TAKEN, applied_whole
 from .guard import Guard
 from .handles import Handle
 from .loose import loose_bytes
@@ -60,6 +61,20 @@ class Backend(Protocol):
 
     def applied(self) -> Applied:
         """Return what the live model does."""
+
+
+@runtime_checkable
+class Follower(Protocol):
+    """A backend that can follow another decision while its patchers are in use.
+
+    Attributes:
+        decide_again: called whenever ComfyUI is about to load one of them.
+    """
+
+    decide_again: Callable[[], None]
+
+    def take(self, decision: Decision) -> bool:
+        """Follow another decision from the next load on; return whether that can be done."""
 
 
 class Layerwise(ABC):
@@ -179,24 +194,22 @@ class Layerwise(ABC):
 
 
 class StreamedToDevice(Layerwise):
-    """The stream backend: layers are copied to the accelerator, their masters stay on the host."""
+    """The stream backend: layers are copied to the accelerator, their masters stay on the host.
 
-    def __init__(
-        self,
-        handle: Handle,
-        ledger: Ledger,
-        budget: int | None,
-        host: Host,
-        *,
-        flexible: bool = False,
-        look_ahead: bool = True,
-    ) -> None:
-        super().__init__(handle, handle.patcher.load_device, ledger, budget)
-        self._host = host
-        self._look_ahead = look_ahead
+    One that gives way has room for all of the component, and streams what ComfyUI takes of it.
+    """
+
+    def __init__(self, handle: Handle, ledger: Ledger, decision: Decision) -> None:
+        model = handle.patcher.model
+        super().__init__(handle, handle.patcher.load_device, ledger, _allowed(decision, model))
+        self._host = decision.host_tier or Host.PINNED
+        self._look_ahead = decision.look_ahead
+        self._gives_way = decision.gives_way
+        self._accounts: weakref.WeakSet[Account] = weakref.WeakSet()
+        self.decide_again: Callable[[], None] = _stand
         keeps_nothing = mm.vram_state is mm.VRAMState.NO_VRAM
         # What is evicted comes back to memory, and there is none for what is read from its file.
-        self._flexible = flexible and host is not Host.MAPPED and not keeps_nothing
+        self._flexible = decision.flexible and self._host is not Host.MAPPED and not keeps_nothing
         self._lean = handle.socket == "clip_vision" or handle.patcher.is_clip
         self._runs_alone = handle.socket not in ("model", *IN_SAMPLER)
 
@@ -229,10 +242,42 @@ class StreamedToDevice(Layerwise):
         mm.load_models_gpu([patcher])
         return True
 
+    def take(self, decision: Decision) -> bool:
+        """Follow another decision from the next load on; return whether that can be done without moving anything."""
+        model = self._model()
+        streamed = decision.placement is Placement.LAYERWISE or decision.gives_way
+        if model is None or not streamed or decision.host_tier not in (None, self._host):
+            return False
+        budget = _allowed(decision, model)
+        if not all(account.could_hold(budget) for account in self._accounts):
+            return False
+        for account in self._accounts:
+            account.hold(budget)
+        self._budget, self._gives_way = budget, decision.gives_way
+        return True
+
+    def applied(self) -> Applied:
+        """Say what is streamed, or how much is there of a component of which nothing is."""
+        model = self._model()
+        if model is None or not self._gives_way or record_of(model).failure:
+            return super().applied()
+        if not any(a.streamer.is_installed and a.streamer.streamed_bytes() for a in self._attachments):
+            return applied_whole(model, self._device)
+        streamed = super().applied()
+        return streamed._replace(how=f"{streamed.how}; {TAKEN}")
+
     def _account(self, patcher: Any, attachment: Attachment) -> None:
-        resident = max(0, (self._budget or 0) - attachment.streamer.footprint)
         cost = RoundCost(patcher, self._host is Host.PINNED) if self._flexible else None
-        account_for_slots(patcher, attachment, resident, lean=self._lean, cost=cost)
+        self._accounts.add(
+            account_for_slots(
+                patcher,
+                attachment,
+                self._budget,
+                lean=self._lean,
+                cost=cost,
+                before=lambda: self.decide_again(),
+            )
+        )
 
     def _how(self, slot: str) -> str:
         where = "the model file" if self._host is Host.MAPPED else self._memory()
@@ -282,3 +327,18 @@ class StreamedFromFile(Layerwise):
             f"on the CPU out of one slot of {slot}, each read from the model file when it runs and dropped from "
             "memory after it"
         )
+
+
+def _stand() -> None:
+    """Let a decision stand as long as nobody takes it again."""
+
+
+def _allowed(decision: Decision, model: nn.Module) -> int | None:
+    """Return the device memory that a model may hold: the plan counts weights only, and all of it has buffers, too."""
+    weights, budget = parameter_bytes(model), decision.budget_bytes
+    whole = weights + buffer_bytes(model)
+    if decision.gives_way:
+        return whole
+    if budget is None or budget < weights:
+        return budget
+    return decision.budget_asked if decision.budget_asked is not None else whole

@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import comfy.model_management as mm
-from torch import nn
 
-from ..engine import Ledger, Stack, parameter_bytes
-from ..engine.stacks import buffer_bytes
+from ..engine import Ledger, Stack
 from ..policy import ComponentFacts, Decision, Placement
-from ..policy import HostTier as Host
 from .backends import Backend, StreamedFromFile, StreamedToDevice
 from .dynamic import Paged
 from .dynamic_order import PageWish
 from .file_layers import FileLayers
-from .giving_way import GivingWay
 from .handles import Handle, is_dynamic
 from .left_alone import left_alone
 from .untouched import MovedToCpu, OnCpu, Untouched
@@ -69,24 +65,7 @@ def _layerwise(decision: Decision, handle: Handle, found: FileLayers | None, led
         found.lay()
     if mm.is_device_cpu(handle.patcher.load_device):
         return StreamedFromFile(handle, ledger)
-    host = decision.host_tier or Host.PINNED
-    kind, budget = StreamedToDevice, _budget(decision, handle.patcher.model)
-    if decision.gives_way:
-        kind, budget = GivingWay, _whole(handle.patcher.model)
-    flexible, ahead = decision.flexible, decision.look_ahead
-    return kind(handle, ledger, budget, host, flexible=flexible, look_ahead=ahead)
-
-
-def _budget(decision: Decision, model: nn.Module) -> int | None:
-    """Return the device memory that a model may hold: the plan counts weights only, and all of it has buffers, too."""
-    budget = decision.budget_bytes
-    if budget is None or budget < parameter_bytes(model):
-        return budget
-    return decision.budget_asked if decision.budget_asked is not None else _whole(model)
-
-
-def _whole(model: nn.Module) -> int:
-    return parameter_bytes(model) + buffer_bytes(model)
+    return StreamedToDevice(handle, ledger, decision)
 
 
 def _to_cpu(handle: Handle) -> Backend:

@@ -42,6 +42,7 @@ class Group(Enum):
     PINS = "pinned memory"
     NODE = "which node runs now"
     PROMPT = "which prompt that node is in"
+    DEMAND = "what a sampler asks for"
     FACTS = "what is known about the machine and about a component"
 
 
@@ -160,6 +161,11 @@ CONTACTS: Mapping[Group, tuple[Contact, ...]] = {
         Contact("comfy_execution.progress", "get_progress_state", "the executor"),
         Contact("comfy_execution.progress.ProgressRegistry", "prompt_id dynprompt", "the executor"),
         Contact("comfy_execution.graph.DynamicPrompt", "all_node_ids get_node has_node", "the prompt"),
+    ),
+    Group.DEMAND: (
+        Contact(_PATCHER, "add_wrapper_with_key remove_wrappers_with_key", "hearing of samplings"),
+        Contact("comfy.patcher_extension.WrappersMP", "PREPARE_SAMPLING", "hearing of samplings"),
+        Contact("comfy.sampler_helpers", "estimate_memory(model,noise_shape,conds)", "what they ask for"),
     ),
     Group.FACTS: (
         Contact(_MM, "minimum_inference_memory", "the reserve for activations", "what it was in 0.38.1"),

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from comfy.patcher_extension import CallbacksMP
 
 from ..engine import Stack, parameter_bytes, tensor_bytes
 from ..log import debug
-from ..policy import Placement, format_bytes
+from ..policy import Decision, Placement, format_bytes
 from . import debug_lines
 from .applied import GONE, Applied, ran_elsewhere, word_of
 from .attachment import KEY, strip
@@ -30,9 +31,12 @@ from .handles import Handle, is_dynamic
 class Attached:
     """What one dynamic patcher carries: its place in line, and the stand-ins for its token tables."""
 
-    def __init__(self, component: str, place: Place, embeddings: HostEmbeddings) -> None:
+    def __init__(
+        self, component: str, place: Place, embeddings: HostEmbeddings, before: Callable[[], None]
+    ) -> None:
         self.place = place
         self._component = component
+        self._before = before
         self._embeddings = embeddings
 
     def put_on(self, patcher: Any, on_clone: Callable[[Any, Any], None]) -> None:
@@ -45,6 +49,8 @@ class Attached:
 
     def on_load(self, patcher: Any, *_: Any) -> None:
         """ComfyUI is about to use the patcher: its weights have addresses and patches, and none has moved."""
+        self._before()
+        self._embeddings.on_host = _streams(self.place.wish)
         self.place.tables = self._embeddings.tables()
         self.place.loaded()
         self.place.watch()
@@ -69,6 +75,7 @@ class Paged:
         self._model = weakref.ref(handle.patcher.model)
         self._device = handle.patcher.load_device
         self._places: weakref.WeakSet[Place] = weakref.WeakSet()
+        self.decide_again: Callable[[], None] = _stand
 
     def attach(self, patcher: Any, stacks: Sequence[Stack]) -> None:
         """Give a patcher of this model a place of its own; clones get one when they are made."""
@@ -77,12 +84,23 @@ class Paged:
             strip(patcher)  # a copy of the model, for another device or without dynamic VRAM: ComfyUI's
             return
         place = Place(self._wish, model, self._device, stacks)
-        streams = self._wish.placement is Placement.LAYERWISE or self._wish.budget is not None
-        embeddings = HostEmbeddings(model, self._device, on_host=streams)
-        Attached(self._component, place, embeddings).put_on(
+        embeddings = HostEmbeddings(model, self._device, on_host=_streams(self._wish))
+        Attached(self._component, place, embeddings, lambda: self.decide_again()).put_on(
             patcher, lambda old, new: self.attach(new, stacks)
         )
         self._places.add(place)
+
+    def take(self, decision: Decision) -> bool:
+        """Follow another decision from the next load on: ComfyUI moves the pages, so nothing stands against it.
+
+        To compute on the CPU takes another patcher, and the node to run again.
+        """
+        if decision.placement is Placement.CPU:
+            return False
+        self._wish = replace(self._wish, placement=decision.placement, flexible=decision.flexible)
+        for place in self._places:
+            place.wish = self._wish
+        return True
 
     def applied(self) -> Applied:
         """Read from the live range how much of the component is on the device, and what holds for its pages."""
@@ -148,6 +166,15 @@ class Paged:
         if loops:
             return "it takes the room it needs while it runs"
         return "its pages use what is free, and go first"
+
+
+def _streams(wish: PageWish) -> bool:
+    """Tell whether token tables are looked up on the host."""
+    return wish.placement is Placement.LAYERWISE or wish.budget is not None
+
+
+def _stand() -> None:
+    """Let a decision stand as long as nobody takes it again."""
 
 
 def _limit(place: Place, needed: Sequence[int]) -> str:

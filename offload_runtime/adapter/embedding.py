@@ -39,13 +39,13 @@ class HostEmbeddings:
 
     def __init__(self, model: nn.Module, device: torch.device, *, on_host: bool = True) -> None:
         self._device = device
-        self._on_host = on_host
+        self.on_host = on_host
         self._owners = [module for module in model.modules() if _table_of(module) is not None]
         self._shadows: dict[nn.Module, _Shadow] = {}
 
     def tables(self) -> list[nn.Module]:
         """Return the tables that are looked up on the host, themselves."""
-        if not self._on_host:
+        if not self.on_host:
             return []
         tables = _unique(map(_table_of, self._owners))
         return [table for table in tables if not hasattr(table, "_v") or _stays_on_host(table)]
@@ -53,7 +53,7 @@ class HostEmbeddings:
     def install(self) -> None:
         """Shadow `get_input_embeddings` of every text model."""
         for owner in self._owners:
-            owner.__dict__[_METHOD] = self._shadows[owner] = _Shadow(owner, self._device, self._on_host)
+            owner.__dict__[_METHOD] = self._shadows[owner] = _Shadow(owner, self._device, self.on_host)
 
     def uninstall(self) -> None:
         """Put back what was there, unless somebody else has shadowed it since."""

@@ -15,6 +15,8 @@ from comfy.cli_args import args, parser
 from ..policy import FLAGS, MachineFacts, format_bytes
 from .contacts import Group, missing
 from .host_memory import host_memory
+from .record import all_models
+from .where import bytes_on_devices
 
 _RESERVE = int(0.8 * 1024**3) + 400 * 1024**2
 """Device memory that ComfyUI keeps for activations; taken where it does not say how much."""
@@ -90,8 +92,12 @@ def _peak_resident() -> int:
 
 def _loaded_by_comfyui(device: torch.device) -> int:
     """Return the bytes of weights that ComfyUI has on a device; what else is taken belongs to others."""
-    loaded = (entry.model for entry in mm.current_loaded_models if entry.device == device)
-    return sum(int(patcher.loaded_size()) for patcher in loaded if patcher is not None)
+    entries = (entry.model for entry in mm.current_loaded_models if entry.device == device)
+    patchers = [patcher for patcher in entries if patcher is not None]
+    listed = {id(patcher.model) for patcher in patchers}
+    # ComfyUI takes a model off its list while it loads it again, and what is there of it stays.
+    unlisted = (bytes_on_devices(model)[str(device)] for model in all_models() if id(model) not in listed)
+    return sum(int(patcher.loaded_size()) for patcher in patchers) + sum(unlisted)
 
 
 def _reserve() -> int:

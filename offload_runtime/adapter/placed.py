@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from torch import nn
@@ -12,7 +12,7 @@ from ..engine import Ledger
 from ..engine.mapping import Areas
 from ..policy import ComponentFacts, Decision, HostBytes, PlacementRow, Policy, Report, unused_notes
 from . import hardware
-from .backends import Backend
+from .backends import Backend, Follower
 from .where import bytes_by_place, host_bytes, masters_of
 
 
@@ -43,6 +43,18 @@ class Placed:
     def model(self) -> nn.Module | None:
         """The model, as long as somebody uses it."""
         return self._model()
+
+    def follow(self, facts: ComponentFacts, decision: Decision) -> bool:
+        """Carry another decision out from the next load on, if what the patchers carry can; return whether it can."""
+        follows = isinstance(self._backend, Follower) and self._backend.take(decision)
+        if follows:
+            self.facts, self.decision = facts, decision
+        return follows
+
+    def on_use(self, decide: Callable[[], None]) -> None:
+        """Have something called whenever ComfyUI is about to load the component."""
+        if isinstance(self._backend, Follower):
+            self._backend.decide_again = decide
 
     def is_of(self, model: nn.Module) -> bool:
         """Tell whether this is a placement of a model."""

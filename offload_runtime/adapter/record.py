@@ -8,6 +8,7 @@ its placement) is on the patcher, as its attachment.
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,10 @@ from .rounds import Rounds
 
 if TYPE_CHECKING:
     from .dynamic_order import Place
+
+
+USES = 8
+"""How many uses are remembered: the one that asked for most counts, so that two sizes in turn change nothing."""
 
 
 class Record:
@@ -50,7 +55,17 @@ class Record:
         self.failure = ""
         self.files: tuple[Path, ...] = ()
         self.frames: dict[str, int] = {}
+        self._demands: deque[int] = deque(maxlen=USES)
         self._place: weakref.ref[Place] | None = None
+
+    @property
+    def demand(self) -> int:
+        """The most bytes that ComfyUI asked for beside its weights in the last uses; 0 before the first one."""
+        return max(self._demands, default=0)
+
+    def note_demand(self, asked: float) -> None:
+        """Note what ComfyUI asks for in a use that begins."""
+        self._demands.append(int(asked))
 
     @property
     def place(self) -> Place | None:
@@ -70,6 +85,11 @@ def record_of(model: nn.Module) -> Record:
     if found is None:
         found = _records[model] = Record(model)
     return found
+
+
+def all_models() -> Iterator[nn.Module]:
+    """Return all models that are alive and that we know anything of."""
+    yield from list(_records)
 
 
 def all_records() -> Iterator[Record]:

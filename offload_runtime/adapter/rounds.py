@@ -76,6 +76,11 @@ def running_node() -> str:
     return _running()[1]
 
 
+def running_prompt() -> str | None:
+    """Return the id of the prompt that runs now, or None where ComfyUI does not say."""
+    return _running()[0]
+
+
 def _running() -> tuple[str | None, str]:
     """Return the ids of the prompt and of the node that run, as far as ComfyUI says so."""
     if missing(Group.NODE):

@@ -48,7 +48,7 @@ def vae_name(vae: Any, use: VaeUse, diffusion_model: Any = None) -> str:
 
 
 def watch_frames(vae: Any) -> None:
-    """Let our copy of a VAE note how many frames it is given; called before anything is done to its model."""
+    """Let our copy of a VAE note how many frames it is given, and what memory that takes; called before all else."""
     for kind in ("decode", "encode"):
         name = f"memory_used_{kind}"
         estimate = getattr(vae, name, None)
@@ -63,10 +63,12 @@ class _Noting:
         self._estimate, self._model, self._kind = estimate, weakref.ref(model), kind
 
     def __call__(self, shape: Any, *args: Any, **more: Any) -> Any:
-        model = self._model()
-        if model is not None and len(shape) == 5:
-            record_of(model).frames[self._kind] = shape[2]
-        return self._estimate(shape, *args, **more)
+        model, asked = self._model(), self._estimate(shape, *args, **more)
+        if model is not None:
+            record_of(model).note_demand(asked)
+            if len(shape) == 5:
+                record_of(model).frames[self._kind] = shape[2]
+        return asked
 
 
 def _frames_seen(model: nn.Module) -> int | None:

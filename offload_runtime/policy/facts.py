@@ -65,7 +65,7 @@ class ComponentFacts:
         bytes_to_add: host memory that its layers take beside what they take now, once they are packed.
         on_cpu: whether ComfyUI computes it on the CPU, by its own choice or a command-line flag.
         passes: how often its layers ran per use, as the last trace showed; None before the first use.
-        activation_bytes: device memory that it computes in, beside its weights; 0 for "not known".
+        activation_bytes: device memory that ComfyUI asked for beside its weights in the last uses; 0 before the first.
         can: what its backend can carry out.
         file_bytes: how many bytes of its layers can be read from the model file; None for "not looked".
         file_beside_bytes: how many bytes beside its layers rest in the file when those do.

@@ -215,7 +215,8 @@ def _room(
     guess = int(machine.vram_total * VIDEO_ACTIVATIONS) if video and not known else 0
     activations = max(machine.inference_reserve, known, guess)
     usable = max(0, machine.vram_total - machine.vram_others - activations)
-    taken = [f"{format_bytes(activations)} for activations{_reserved(machine)}"] if activations else []
+    asked = ", as ComfyUI asked for in the last uses" if activations == known else _reserved(machine)
+    taken = [f"{format_bytes(activations)} for activations{asked}"] if activations else []
     if machine.vram_others:
         taken.append(f"{format_bytes(machine.vram_others)} that other programs hold")
     text = f"the card's {format_bytes(machine.vram_total)}"

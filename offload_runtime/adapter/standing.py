@@ -1,0 +1,100 @@
+"""A plan in force: decided again whenever one of its components is about to be loaded for a new prompt.
+
+ComfyUI keeps what our node hands on, so the node does not run again while nothing before it changes. What the runs
+have taught meanwhile (how often layers run, what ComfyUI asked for beside the weights, how large the models beside
+are, what other programs hold) counts from the next load on all the same, for whatever nobody set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ..errors import StrictPolicyError
+from ..log import information
+from ..policy import Beside, ComponentFacts, MachineFacts, Plan, Policy, resolve
+from ..policy.lessons import is_same, lessons, steadied
+from . import hardware
+from .placed import Placed, Placements
+from .record import record_of
+from .rounds import running_prompt
+from .whole_prompt import Around, bystanders_now
+
+
+class Standing:
+    """What one of our nodes has placed, with all that it was decided from but the models.
+
+    Args:
+        policy: what was asked for.
+        machine: the facts of the machine that it was decided from.
+        placed: what was placed.
+        kept: what earlier loaders have placed.
+        around: what else the prompt uses.
+        beside: what was beside it.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        machine: MachineFacts,
+        placed: Sequence[Placed],
+        kept: Placements,
+        around: Around,
+        beside: Beside,
+    ) -> None:
+        self._policy = policy
+        self._machine = machine
+        self._placed = tuple(placed)
+        self._kept = kept
+        self._around = around
+        self._seen = machine, self._facts(), beside
+        self._prompt = running_prompt()
+        self._waits = (
+            False  # whether something could not follow yet: it is on the device, and nobody needs the room
+        )
+        for one in self._placed:
+            one.on_use(self.decide)
+
+    def decide(self) -> None:
+        """Decide again, once in a prompt; a prompt that nobody names is taken for the one before."""
+        prompt = running_prompt()
+        if prompt is None or prompt == self._prompt:
+            return
+        self._prompt = prompt
+        machine, facts = steadied(self._machine, hardware.machine_facts()), self._facts()
+        models = [model for one in (*self._kept.placed, *self._placed) if (model := one.model) is not None]
+        beside = Beside(self._kept.decided, bystanders_now(self._around, models))
+        if (machine, facts, beside) == self._seen and not self._waits:
+            return
+        try:
+            plan = resolve(self._policy, machine, facts, beside)
+        except StrictPolicyError:
+            return  # nothing of what was set has changed; the node refuses when it runs again
+        self._follow(plan, machine, facts)
+        self._seen = machine, facts, beside
+
+    def _follow(self, plan: Plan, machine: MachineFacts, facts: Sequence[ComponentFacts]) -> None:
+        why = lessons(self._seen[:2], (machine, facts)) or "what is beside it has another size"
+        followed = []
+        for one, now, decision in zip(self._placed, facts, plan, strict=True):
+            before = one.decision
+            if before.asked is not None or is_same(before, decision):
+                continue
+            text = f"{decision.reason}; decided anew before this run, because {why}"
+            followed.append(one.follow(now, replace(decision, reason=text)))
+            if followed[-1]:
+                information("%s: %s, decided anew, because %s", now.name, decision.placement, why)
+        self._waits = not all(followed)
+        if not self._waits:
+            self._machine = machine  # else what stands was made from those of before
+
+    def _facts(self) -> tuple[ComponentFacts, ...]:
+        return tuple(_learnt(one) for one in self._placed)
+
+
+def _learnt(placed: Placed) -> ComponentFacts:
+    model = placed.model
+    if model is None:
+        return placed.facts
+    record = record_of(model)
+    return replace(placed.facts, passes=record.trace.passes, activation_bytes=record.demand)
