@@ -36,7 +36,10 @@ LEAST, MOST = 0.05, 1.3
 
 
 class Case(NamedTuple):
-    """One policy on one machine. Shares are of a component's, or of all their, size."""
+    """One policy on one machine, for two prompts. Shares are of a component's, or of all their, size.
+
+    A sampler asks for the demand beside the diffusion model, and the second prompt is decided with that known.
+    """
 
     families: dict[str, int]
     placements: dict[str, str]
@@ -46,6 +49,7 @@ class Case(NamedTuple):
     room: float
     state: str
     order: list[str]
+    demand: float = 0.0
 
 
 def batch(number: int) -> list[Case]:
@@ -60,7 +64,8 @@ def draw(random: Random) -> Case:
     budgets = {slot: share(random) for slot in FAMILIES if random.random() < 0.4}
     total = share(random) if random.random() < 0.5 else None
     mode, room, state = random.choice(MODES), random.uniform(0.7, 3.0), random.choice(STATES)
-    return Case(families, placements, budgets, total, mode, room, state, random.sample(list(FAMILIES), 3))
+    order, demand = random.sample(list(FAMILIES), 3), random.choice((0.0, 0.0, 0.2, 0.8))
+    return Case(families, placements, budgets, total, mode, room, state, order, demand)
 
 
 def share(random: Random) -> float:
@@ -87,6 +92,7 @@ def _simpler(case: Case) -> Iterator[Case]:
         if case.families[slot]:
             yield case._replace(families=case.families | {slot: 0})
     plain = {"total": None, "mode": "auto", "state": "NORMAL_VRAM", "order": list(FAMILIES), "room": 3.0}
+    plain["demand"] = 0.0
     for name, value in plain.items():
         if getattr(case, name) != value:
             yield case._replace(**{name: value})

@@ -8,9 +8,11 @@ policy refuses exactly what has a limit. The models are small, and only their sh
 from __future__ import annotations
 
 import gc
+import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -89,9 +91,12 @@ def check(comfy: ComfyUI, bench: Bench, case: Case) -> None:
 
 def place_and_use(comfy: ComfyUI, bench: Bench, case: Case) -> None:
     from offload_runtime.adapter import Placements, apply_policy
+    from offload_runtime.adapter.record import record_of
     from offload_runtime.errors import StrictPolicyError
 
     sizes = bench.sizes(case)
+    for slot, of in case.families.items():
+        record_of(bench.models[slot][of])._demands.clear()
     comfy.sim.cap = int(comfy.mm.minimum_inference_memory() + case.room * sum(sizes.values()))
     objects, placed = apply_policy(policy_of(case, sizes, strict=False), bench.wire(case), {}, Placements())
     limited = bool(placed.notes) or any(p.decision.limits for p in placed.placed)
@@ -103,10 +108,12 @@ def place_and_use(comfy: ComfyUI, bench: Bench, case: Case) -> None:
         assert not limited, [p.decision.limits for p in placed.placed]
     there = dict.fromkeys(FAMILIES, 0)
     try:
-        for slot in (*case.order, *case.order):
+        for prompt, slot in product(("first", "second"), case.order):
             others = sum(there.values()) - there[slot]
             comfy.sim.memory.reset_peak()
-            use(comfy, bench, case, slot, getattr(objects[slot], "patcher", objects[slot]))
+            demand = int(case.demand * sum(sizes.values())) if slot == "model" else 0
+            with executing(prompt, slot):
+                use(comfy, bench, case, slot, getattr(objects[slot], "patcher", objects[slot]), demand)
             most = comfy.sim.memory.peak - others  # at least so much: the others only give way meanwhile
             if slot in case.budgets and not converted(case, slot):
                 kept = most <= case.budgets[slot] * sizes[slot] + 4 * GRAIN
@@ -116,10 +123,18 @@ def place_and_use(comfy: ComfyUI, bench: Bench, case: Case) -> None:
         unload(comfy)  # before the patchers go: ComfyUI cannot unload a model without one
 
 
-def use(comfy: ComfyUI, bench: Bench, case: Case, slot: str, patcher: Any) -> None:
-    """Use one component as its node does."""
-    comfy.mm.load_models_gpu([patcher])
+def executing(prompt: str, node: str) -> Any:
+    """ComfyUI's executor runs a node of a prompt."""
+    return importlib.import_module("comfy_execution.utils").CurrentNodeContext(prompt, node)
+
+
+def use(comfy: ComfyUI, bench: Bench, case: Case, slot: str, patcher: Any, demand: int) -> None:
+    """Use one component as its node does; a sampler asks for memory beside it, and that is learnt."""
+    from offload_runtime.adapter.record import record_of
+
+    comfy.mm.load_models_gpu([patcher], demand)
     model = patcher.model
+    record_of(model).note_demand(demand)
     if slot == "clip" and bench.models[slot][case.families[slot]].tokens.num_embeddings:
         model.get_input_embeddings()(torch.zeros(1, 1, dtype=torch.long, device=patcher.load_device))
     rows = 0 if patcher.load_device.type == "cpu" else 1  # only there would somebody really multiply

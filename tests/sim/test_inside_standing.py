@@ -121,7 +121,7 @@ def test_what_a_sampler_asks_for_counts_from_the_next_prompt_on(
     if not dynamic:
         assert live(images) <= encoder.decision.budget_bytes
     assert took[True] <= 1.02 * took[False]
-    assert took[True, "last"] == pytest.approx(took[False, "last"], rel=0.02)
+    assert took[True, "last"] <= 1.02 * took[False, "last"]
 
 
 @BOTH
