@@ -161,7 +161,7 @@ class MappedWeights:
 
     @property
     def unread(self) -> int:
-        """How many weights that rest nobody has read whole yet; they cannot be told from others if the file changes."""
+        """How many weights that rest nobody has read whole yet, so that nobody knows a checksum of them."""
         return sum(laid.rest.checksum is None and bool(laid.live()) for laid in self._laid)
 
     def take_checksums(self) -> None:
@@ -199,7 +199,7 @@ class MappedWeights:
             made = [part for part in by_address[rest.woken_at] if not any(part is other for other in known)]
             awake = [part for part in [*known, *made] if not self.holds(part)]
             weights = _weights({str(number): part for number, part in enumerate(awake)})
-            if len(weights) != 1 or not rest.file.is_unchanged():
+            if len(weights) != 1 or not rest.file.is_in_place():
                 continue
             checksum = rest.file.checksum_if_equal(rest.stored, memory_of(awake[0]))
             if checksum is not None:

@@ -38,7 +38,7 @@ class Rest:
         file: the file.
         stored: where in it.
         checksum: of its bytes. None where nobody has read them yet: it is taken when they are first read whole, and
-            until then the weight can only be read if nothing at all has happened to the file.
+            until then the weight can only be read if the file is like the one it was.
 
     Attributes:
         woken_at: the address to which it was read when it was woken last; 0 where it never was.
