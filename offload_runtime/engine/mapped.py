@@ -98,7 +98,7 @@ class MappedWeights:
     def bytes_at_rest(self, tensor: torch.Tensor) -> int:
         """Return how much of a weight is in a file, and takes no memory."""
         rests = [rest for part in parts_of(tensor) if (rest := rest_of(part)) is not None]
-        return sum(rest.stored.used_bytes - _written_bytes(rest) for rest in rests)
+        return sum(rest.stored.used_bytes - rest.written_bytes for rest in rests)
 
     def adopt(
         self,
@@ -311,8 +311,3 @@ def _is_one(parts: Sequence[torch.Tensor]) -> bool:
     """Tell whether tensors that lie in the same place are one weight, or the same part of it."""
     first = parts[0]
     return all((p.dtype, p.shape) == (first.dtype, first.shape) and p.is_contiguous() for p in parts)
-
-
-def _written_bytes(rest: Rest) -> int:
-    """Return how much memory a weight that rests takes all the same: of pages that somebody has written to."""
-    return sum(end - start for start, end in rest.file.written(rest.stored))
