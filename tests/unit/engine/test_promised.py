@@ -39,7 +39,9 @@ def test_it_has_the_bits_of_a_conversion_and_leaves_the_weight_as_it_is(
 
 
 def test_it_takes_no_memory_until_then() -> None:
-    promise = promised(nn.Parameter(torch.zeros(64, 64, dtype=torch.float16), requires_grad=False), torch.float32)
+    promise = promised(
+        nn.Parameter(torch.zeros(64, 64, dtype=torch.float16), requires_grad=False), torch.float32
+    )
     with torch._C.DisableTorchFunctionSubclass():
         assert promise.untyped_storage().nbytes() == 0
     assert promise.detach().shape == (64, 64)
