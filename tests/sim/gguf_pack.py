@@ -71,9 +71,7 @@ def _blocks(values: Any, kind: Any) -> Any:
     if kind.name not in SCALES:
         return gguf.quants.quantize(values, kind)
     count, size = gguf.GGML_QUANT_SIZES[kind]
-    drawn = np.random.default_rng(values.size).integers(
-        0, 256, (values.size // count, size), dtype=np.uint8
-    )
+    drawn = np.random.default_rng(values.size).integers(0, 256, (values.size // count, size), dtype=np.uint8)
     for number, place in enumerate(SCALES[kind.name]):
         scale = np.float16(0.0002 * (number + 1))
         drawn[:, place : place + 2] = np.frombuffer(scale.tobytes(), dtype=np.uint8)
