@@ -8,7 +8,7 @@ from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
-_SPOT = 1 << 10
+_SPOT = 1 << 8
 _SPOTS = 32
 
 

@@ -158,7 +158,7 @@ def test_views_of_another_file_that_was_cut_off_are_not_touched_either(
 def test_views_of_one_of_several_files_rest_in_theirs(weights: Weights, file: Path, tmp_path: Path) -> None:
     save_file({name: -t for name, t in _values().items()}, tmp_path / "other.safetensors")
     mapped = MappedWeights()
-    with reads_at_most(file.stat().st_size // 20):
+    with reads_at_most(2 * file.stat().st_size // 20):  # there are two files
         mapped.adopt(weights, [tmp_path / "other.safetensors", file])
     assert all(map(mapped.holds, weights.values()))
 
