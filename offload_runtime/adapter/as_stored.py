@@ -63,7 +63,7 @@ class AsStored(TorchFunctionMode):
     ) -> Any:
         """Give a weight the memory that it would be copied from; do everything else as it is."""
         if func is torch.Tensor.copy_ and _is_load(*args):
-            weight, stored = args
+            weight, stored, *_ = args  # a pack that wraps the method may say, too, that nobody waits
             dtype = weight.dtype
             weight.data = stored
             self._weights[id(weight)] = _Weight(weight, dtype, stored.data_ptr())

@@ -16,6 +16,7 @@ import comfy.ops
 import torch
 from torch import nn
 
+from ..engine.promised import promised
 from ..engine.resting import Resting
 from ..engine.widening import EIGHT_BITS, widened
 
@@ -80,6 +81,12 @@ class _Converts:
     made_as: Any
     loaded_dtype: torch.dtype
     weight: nn.Parameter
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        """Give whoever asks for all weights, as the nodes that save do, the dtype that ComfyUI would have."""
+        super()._save_to_state_dict(destination, prefix, keep_vars)  # type: ignore[misc]
+        if not keep_vars and self.weight.dtype != self.loaded_dtype:
+            destination[prefix + "weight"] = promised(self.weight, self.loaded_dtype)
 
     def set_weight(
         self,

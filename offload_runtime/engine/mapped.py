@@ -98,7 +98,7 @@ class MappedWeights:
     def bytes_at_rest(self, tensor: torch.Tensor) -> int:
         """Return how much of a weight is in a file, and takes no memory."""
         rests = [rest for part in parts_of(tensor) if (rest := rest_of(part)) is not None]
-        return sum(rest.stored.used_bytes - _written_bytes(rest) for rest in rests)
+        return sum(rest.stored.used_bytes - rest.written_bytes for rest in rests)
 
     def adopt(
         self,
@@ -161,7 +161,7 @@ class MappedWeights:
 
     @property
     def unread(self) -> int:
-        """How many weights that rest nobody has read whole yet; they cannot be told from others if the file changes."""
+        """How many weights that rest nobody has read whole yet, so that nobody knows a checksum of them."""
         return sum(laid.rest.checksum is None and bool(laid.live()) for laid in self._laid)
 
     def take_checksums(self) -> None:
@@ -199,7 +199,7 @@ class MappedWeights:
             made = [part for part in by_address[rest.woken_at] if not any(part is other for other in known)]
             awake = [part for part in [*known, *made] if not self.holds(part)]
             weights = _weights({str(number): part for number, part in enumerate(awake)})
-            if len(weights) != 1 or not rest.file.is_unchanged():
+            if len(weights) != 1 or not rest.file.is_in_place():
                 continue
             checksum = rest.file.checksum_if_equal(rest.stored, memory_of(awake[0]))
             if checksum is not None:
@@ -311,8 +311,3 @@ def _is_one(parts: Sequence[torch.Tensor]) -> bool:
     """Tell whether tensors that lie in the same place are one weight, or the same part of it."""
     first = parts[0]
     return all((p.dtype, p.shape) == (first.dtype, first.shape) and p.is_contiguous() for p in parts)
-
-
-def _written_bytes(rest: Rest) -> int:
-    """Return how much memory a weight that rests takes all the same: of pages that somebody has written to."""
-    return sum(end - start for start, end in rest.file.written(rest.stored))

@@ -25,56 +25,29 @@ from torch import nn
 from .file_tensor import FileTensor
 from .nowhere import let_be_set, take_memory
 from .profiling import named
+from .tensor_names import CONVERSIONS, FACTS, QUESTIONS
 from .weight_file import WeightFile, bytes_of
 from .widening import widen_in_place
 
 without_dispatch = torch._C.DisableTorchFunctionSubclass
 
 
-class Rest:
-    """The place of one weight in a file, and all tensors that view it there: tied ones, and aliases.
+class Place:
+    """Where the values of one weight are, and all tensors that view it there: tied ones, and aliases.
 
     Args:
-        file: the file.
-        stored: where in it.
-        checksum: of its bytes. None where nobody has read them yet: it is taken when they are first read whole, and
-            until then the weight can only be read if nothing at all has happened to the file.
+        stored: what is there, and what it becomes.
 
     Attributes:
         woken_at: the address to which it was read when it was woken last; 0 where it never was.
     """
 
-    def __init__(self, file: WeightFile, stored: FileTensor, checksum: int | None) -> None:
-        self.file = file
+    def __init__(self, stored: FileTensor) -> None:
         self.stored = stored
-        self.checksum = checksum
         self._lock = threading.RLock()
         self._tensors: list[weakref.ref[torch.Tensor]] = []
         self._woken: list[weakref.ref[torch.Tensor]] = []
         self.woken_at = 0
-
-    def lay(self, parts: Iterable[torch.Tensor]) -> None:
-        """Let weights, or parts of weights, rest here; they had these very bytes."""
-        with (
-            self._lock
-        ):  # who asks for one that has joined already waits until there is nothing wrong to be seen
-            below = self._below()
-            for part in parts:
-                if isinstance(part, nn.Parameter):
-                    part._is_param = True
-                self.join(part)
-                _set(part, below)
-            if self.stored.widens:
-                take_memory(below)
-
-    def _below(self) -> torch.Tensor:
-        """Return what a weight that rests views: the file, if that has its very bytes."""
-        stored = self.stored
-        if stored.widens:
-            with torch.inference_mode(False):
-                return torch.empty(stored.shape, dtype=stored.used)
-        count = stored.nbytes // stored.dtype.itemsize
-        return self.file.map().view(stored.start, count, stored.dtype).view(stored.shape)
 
     def join(self, tensor: torch.Tensor) -> torch.Tensor:
         """Make a tensor that views the place a resting one, too."""
@@ -124,6 +97,61 @@ class Rest:
 
     def read_into(self, target: torch.Tensor) -> None:
         """Read the weight into a contiguous CPU tensor of its dtype and shape."""
+        raise NotImplementedError
+
+    def read_rows(self, rows: list[int]) -> torch.Tensor | None:
+        """Return some rows of a matrix, or None when all of it has to be read."""
+        return None
+
+    def read_ahead(self) -> None:
+        """Hear that it is read soon."""
+
+    @property
+    def written_bytes(self) -> int:
+        """How much memory it takes all the same."""
+        return 0
+
+
+class Rest(Place):
+    """The place of one weight in a file.
+
+    Args:
+        file: the file.
+        stored: where in it.
+        checksum: of its bytes. None where nobody has read them yet: it is taken when they are first read whole, and
+            until then the weight can only be read if the file is like the one it was.
+    """
+
+    def __init__(self, file: WeightFile, stored: FileTensor, checksum: int | None) -> None:
+        super().__init__(stored)
+        self.file = file
+        self.checksum = checksum
+
+    def lay(self, parts: Iterable[torch.Tensor]) -> None:
+        """Let weights, or parts of weights, rest here; they had these very bytes."""
+        with (
+            self._lock
+        ):  # who asks for one that has joined already waits until there is nothing wrong to be seen
+            below = self._below()
+            for part in parts:
+                if isinstance(part, nn.Parameter):
+                    part._is_param = True
+                self.join(part)
+                _set(part, below)
+            if self.stored.widens:
+                take_memory(below)
+
+    def _below(self) -> torch.Tensor:
+        """Return what a weight that rests views: the file, if that has its very bytes."""
+        stored = self.stored
+        if stored.widens:
+            with torch.inference_mode(False):
+                return torch.empty(stored.shape, dtype=stored.used)
+        count = stored.nbytes // stored.dtype.itemsize
+        return self.file.map().view(stored.start, count, stored.dtype).view(stored.shape)
+
+    def read_into(self, target: torch.Tensor) -> None:
+        """Read the weight into a contiguous CPU tensor of its dtype and shape."""
         with named("read", self.stored.name):
             data = bytes_of(target)
             stored = data[len(data) - self.stored.nbytes :]
@@ -155,11 +183,20 @@ class Rest:
             self._convert(data)
             return copied
 
+    def read_ahead(self) -> None:
+        """Start to read it into the system's cache."""
+        self.file.read_ahead(self.stored)
+
+    @property
+    def written_bytes(self) -> int:
+        """How much memory pages take that somebody has written to."""
+        return sum(end - start for start, end in self.file.written(self.stored))
+
 
 class Resting(torch.Tensor):
     """A tensor that rests. Made and unmade by changing the class of the object, which stays the same."""
 
-    rest: Rest
+    rest: Place
 
     @classmethod
     def __torch_function__(
@@ -199,7 +236,7 @@ def _set(tensor: torch.Tensor, memory: torch.Tensor) -> None:
         tensor.set_(memory.untyped_storage(), memory.storage_offset(), memory.shape, memory.stride())
 
 
-def rest_of(value: Any) -> Rest | None:
+def rest_of(value: Any) -> Place | None:
     """Return where a tensor rests, or None when it does not."""
     # Another thread may wake it at any moment.
     return value.__dict__.get("rest") if isinstance(value, Resting) else None
@@ -214,7 +251,7 @@ def read_ahead(tensor: torch.Tensor) -> None:
     """Hear that a resting tensor is read soon."""
     rest = rest_of(tensor)
     if rest is not None:
-        rest.file.read_ahead(rest.stored)
+        rest.read_ahead()
 
 
 def answer_to(func: Callable[..., Any]) -> Answer:
@@ -296,7 +333,7 @@ def _rows_looked_up(func: Callable[..., Any], args: Sequence[Any], kwargs: Mappi
     return _rows_of(rest, ids)
 
 
-def _rows_of(rest: Rest, ids: torch.Tensor) -> torch.Tensor:
+def _rows_of(rest: Place, ids: torch.Tensor) -> torch.Tensor:
     distinct, places = torch.unique(ids, return_inverse=True)
     rows = rest.read_rows(distinct.tolist())
     return torch.embedding(rest.read(), ids) if rows is None else torch.embedding(rows, places)
@@ -327,52 +364,17 @@ def _is_alive(reference: weakref.ref[torch.Tensor]) -> bool:
     return reference() is not None
 
 
-_FACTS = (
-    *(
-        "shape",
-        "dtype",
-        "device",
-        "layout",
-        "ndim",
-        "itemsize",
-        "nbytes",
-        "requires_grad",
-        "is_leaf",
-        "names",
-    ),
-    *("grad", "grad_fn", "retains_grad", "_version", "is_cpu", "is_cuda", "is_meta", "is_mps", "is_xpu"),
-    *("is_sparse", "is_sparse_csr", "is_quantized", "is_nested", "is_mkldnn"),
-)
-_QUESTIONS = (
-    *(
-        "size",
-        "stride",
-        "storage_offset",
-        "dim",
-        "ndimension",
-        "numel",
-        "nelement",
-        "element_size",
-        "__len__",
-    ),
-    *("is_contiguous", "is_floating_point", "is_complex", "is_signed", "is_inference", "is_same_size"),
-    *("get_device", "requires_grad_", "_has_compatible_shallow_copy_type"),
-    *("empty_like", "zeros_like", "ones_like", "new_empty", "new_zeros"),
-)
-_CONVERSIONS = ("to", "float", "half", "bfloat16", "double", "clone", "cpu", "cuda")
-
-
 def _answers() -> dict[Any, Answer]:
     # What is missing here only costs memory: the weight is woken. Methods go by their names: there are packs that
     # wrap those of torch.
     tensor: Any = torch.Tensor
-    answers: dict[Any, Answer] = {getattr(tensor, n).__get__: as_it_is for n in _FACTS if hasattr(tensor, n)}
+    answers: dict[Any, Answer] = {getattr(tensor, n).__get__: as_it_is for n in FACTS if hasattr(tensor, n)}
     answers |= {
         tensor.data.__get__: alias,
         tensor.data.__set__: _set_data,
         tensor.requires_grad.__set__: as_it_is,
     }
-    answers |= dict.fromkeys(_QUESTIONS, as_it_is) | dict.fromkeys(_CONVERSIONS, copied)
+    answers |= dict.fromkeys(QUESTIONS, as_it_is) | dict.fromkeys(CONVERSIONS, copied)
     answers |= {"detach": alias, "copy_": _copy_from, nn.functional.embedding: _looked_up}
     # What `HostWeight` has been asked for comes as the dispatcher's own functions.
     aten: Any = torch.ops.aten

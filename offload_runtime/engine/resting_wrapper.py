@@ -14,7 +14,7 @@ import torch
 
 from .parts import assemble, kind_of, parts_of
 from .resting import (
-    Rest,
+    Place,
     Resting,
     alias,
     answer_to,
@@ -93,5 +93,5 @@ def _alias(wrapper: torch.Tensor) -> torch.Tensor:
     return twin
 
 
-def _rests(wrapper: torch.Tensor) -> Iterator[Rest]:
+def _rests(wrapper: torch.Tensor) -> Iterator[Place]:
     yield from filter(None, map(rest_of, parts_of(wrapper)))

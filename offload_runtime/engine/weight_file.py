@@ -19,13 +19,14 @@ import zlib
 from collections.abc import Callable, Hashable, Iterable
 from io import FileIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from ..errors import WeightFileError
 from .file_tensor import FileTensor
 from .mapping import Mapping, Memory, Stretch
+from .open_file import Identity, fingerprint, identity_of, open_file, read
 
 MAX_HEADER = 100_000_000
 """The size that the format itself allows a header."""
@@ -65,15 +66,6 @@ _DTYPES = {
 }
 
 
-class Identity(NamedTuple):
-    """What changes when a file is written to. It may also change when it is not."""
-
-    size: int
-    inode: int
-    modified_ns: int
-    changed_ns: int
-
-
 class WeightFile:
     """An open safetensors file.
 
@@ -93,22 +85,30 @@ class WeightFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.Lock()
-        self._file = _open(path)
+        self._file = open_file(path)
         self._close = weakref.finalize(self, self._file.close)
         self._map: Mapping | None = None
         self._by_beginning: dict[Hashable, dict[bytes, list[FileTensor]]] = {}
-        self.identity = _identity(self._file)
+        self._header = 0
+        self.identity = identity_of(self._file)
         self.by_kind: dict[tuple[int, tuple[int, ...]], list[FileTensor]] = {}
         self.by_row: dict[tuple[torch.dtype, tuple[int, ...]], list[FileTensor]] = {}
         for tensor in self._read_header():
             self.by_kind.setdefault((tensor.dtype.itemsize, tensor.shape), []).append(tensor)
             if tensor.shape:
                 self.by_row.setdefault((tensor.dtype, tensor.shape[1:]), []).append(tensor)
+        self._fingerprint = fingerprint(self._file, self._header)
+        self._alike = self.identity
+        self._same: dict[
+            tuple[int, int], Identity
+        ] = {}  # place → what the file was like when it was the same there
 
-    def is_unchanged(self) -> bool:
-        """Tell whether the file is certainly as it was when it was opened."""
-        with self._lock:
-            return _identity(self._file) == self.identity
+    def is_in_place(self) -> bool:
+        """Tell whether what is mapped is still there, all of it, whatever it holds now."""
+        with self._lock, contextlib.suppress(OSError):
+            now = identity_of(self._file)
+            return (now.inode, now.size) == (self.identity.inode, self.identity.size)
+        return False
 
     def checksum_if_equal(self, tensor: FileTensor, data: Bytes) -> int | None:
         """Return the checksum of a tensor in the file if some bytes are those that are read of it, or None.
@@ -118,31 +118,36 @@ class WeightFile:
         size, step = tensor.nbytes, tensor.dtype.itemsize
         spots = [size * spot // _SPOTS for spot in range(_SPOTS)] + [size - _SPOT] if size > _CHUNK else []
         spots = [spot // step * step for spot in spots]
-        if not all(self._same(tensor, start, data, bytearray(_SPOT)) for start in spots):
+        if not all(self._is_that_of(tensor, start, data, bytearray(_SPOT)) for start in spots):
             return None
         checksum, buffer = 0, bytearray(min(_CHUNK, size))
         for start in range(0, size, _CHUNK):
             del buffer[size - start :]
-            if not self._same(tensor, start, data, buffer):
+            if not self._is_that_of(tensor, start, data, buffer):
                 return None
             checksum = zlib.crc32(buffer, checksum)
         return checksum
 
     def checksum(self, tensor: FileTensor) -> int | None:
         """Return the checksum of a tensor's bytes, or None where they may not be those that were there before."""
-        checksum, buffer = 0, bytearray(min(_CHUNK, tensor.nbytes))
-        for start in range(0, tensor.nbytes, _CHUNK):
-            del buffer[tensor.nbytes - start :]
-            with self._lock:
-                if not _read(self._file, tensor.start + start, memoryview(buffer)):
-                    return None
-            checksum = zlib.crc32(buffer, checksum)
-        return checksum if self.is_unchanged() else None
+        buffer = bytearray(min(_CHUNK, tensor.nbytes))
 
-    def _same(self, tensor: FileTensor, start: int, data: Bytes, buffer: bytearray) -> bool:
+        def sum_up(file: FileIO) -> int | None:
+            checksum, before = 0, identity_of(file)
+            for start in range(0, tensor.nbytes, _CHUNK):
+                chunk = memoryview(buffer)[: tensor.nbytes - start]
+                if not read(file, tensor.start + start, chunk):
+                    return None
+                checksum = zlib.crc32(chunk, checksum)
+            return checksum if self._is_alike(file, tensor, before) else None
+
+        with self._lock:
+            return self._from_either(sum_up)
+
+    def _is_that_of(self, tensor: FileTensor, start: int, data: Bytes, buffer: bytearray) -> bool:
         """Read a part of a tensor into a buffer, and tell whether it is that of the data."""
         with self._lock:
-            if not _read(self._file, tensor.start + start, memoryview(buffer)):
+            if not read(self._file, tensor.start + start, memoryview(buffer)):
                 return False
         used, ratio = tensor.as_used(buffer), tensor.used.itemsize // tensor.dtype.itemsize
         # Only a bytearray compares at memory speed.
@@ -164,7 +169,7 @@ class WeightFile:
         """Return the first bytes of a tensor as they are used; none where they cannot be read."""
         buffer = bytearray(min(BEGINNING * tensor.dtype.itemsize, tensor.nbytes))
         with self._lock:
-            whole = _read(self._file, tensor.start, memoryview(buffer))
+            whole = read(self._file, tensor.start, memoryview(buffer))
         return bytes(tensor.as_used(buffer)) if whole else b""
 
     def read_into(self, data: memoryview, tensor: FileTensor, checksum: int | None) -> int:
@@ -173,8 +178,8 @@ class WeightFile:
         Args:
             data: where to.
             tensor: which.
-            checksum: the bytes are those that have it, or none; None where it is not known yet, and then any change
-                of the file is one of the bytes.
+            checksum: the bytes are those that have it, or none; None where it is not known yet, and then the file
+                must be like the one that it was.
 
         Returns:
             The checksum of the bytes in the file.
@@ -196,24 +201,65 @@ class WeightFile:
     def _read_unchanged(self, data: memoryview, tensor: FileTensor, checksum: int | None) -> int | None:
         """Read the bytes that had a checksum, and return it, or None when they are not there any more.
 
-        While the file is unchanged nothing is added up that is known. Once it is not, every read is checked, because
-        it may only have been touched, or moved, or written again with the same bytes; and then also the file that
-        has its name now will do.
+        While the file is unchanged nothing is added up that is known. Once it is not, every tensor is checked when it
+        is read next, because the file may only have been touched, or moved, or written again with the same bytes.
         """
-        whole = _read(self._file, tensor.start, data)
-        unchanged = whole and _identity(self._file) == self.identity
-        if unchanged:
-            return zlib.crc32(data) if checksum is None else checksum
-        if checksum is None or (whole and zlib.crc32(data) == checksum):
-            return checksum
-        with contextlib.suppress(OSError):
-            successor = _open(self.path)
-            if _read(successor, tensor.start, data) and zlib.crc32(data) == checksum:
-                self._close()
-                self._file, self._close = successor, weakref.finalize(self, successor.close)
+
+        def read_it(file: FileIO) -> int | None:
+            before = identity_of(file)
+            if not read(file, tensor.start, data):
+                return None
+            if checksum is not None and self._was_same(tensor, before) and identity_of(file) == before:
                 return checksum
-            successor.close()
+            found = zlib.crc32(data)
+            if checksum is None:
+                return found if self._is_alike(file, tensor, before) else None
+            if found == checksum:
+                self._same[tensor.start, tensor.nbytes] = before
+                return found
+            return None
+
+        return self._from_either(read_it)
+
+    def _from_either(self, attempt: Callable[[FileIO], int | None]) -> int | None:
+        """Try something with the file, and then with that which has its name now; the lock is held."""
+        with contextlib.suppress(OSError):
+            found = attempt(self._file)
+            if found is not None:
+                return found
+        with contextlib.suppress(OSError):
+            successor = open_file(self.path)
+            close = weakref.finalize(self, successor.close)
+            found = attempt(successor)
+            if found is not None:
+                self._close()
+                self._file, self._close = successor, close
+                return found
+            close()
         return None
+
+    def _was_same(self, tensor: FileTensor, now: Identity) -> bool:
+        """Tell whether a tensor is as it was, from what its file is like now."""
+        return now in (self.identity, self._same.get((tensor.start, tensor.nbytes)))
+
+    def _is_alike(self, file: FileIO, tensor: FileTensor, before: Identity) -> bool:
+        """Tell whether a file of which a tensor has just been read, for the first time, is like the one it was.
+
+        Nobody knows how the bytes of that tensor were, and nothing was computed from them. Where the file is like
+        the one it was, they are those of the same model, and those that are in the file now.
+
+        Args:
+            file: that file, or its successor.
+            tensor: the tensor.
+            before: what the file was like before that.
+        """
+        known = before in (self.identity, self._alike)
+        if not known and fingerprint(file, self._header) != self._fingerprint:
+            return False
+        if identity_of(file) != before:
+            return False
+        self._alike = self._same[tensor.start, tensor.nbytes] = before
+        return True
 
     def _add_written(self, data: memoryview, tensor: FileTensor) -> bool:
         """Put what was written in memory over a tensor's bytes; False where it is there no more."""
@@ -231,10 +277,9 @@ class WeightFile:
         with self._lock:
             return (
                 all(
-                    _read(self._file, start, data[i * size : (i + 1) * size])
-                    for i, start in enumerate(starts)
+                    read(self._file, start, data[i * size : (i + 1) * size]) for i, start in enumerate(starts)
                 )
-                and _identity(self._file) == self.identity
+                and self._was_same(tensor, identity_of(self._file))
                 and not any(self.written(tensor._replace(start=start, nbytes=size)) for start in starts)
             )
 
@@ -261,7 +306,7 @@ class WeightFile:
             for start in range(stretch.start, stretch.end, _CHUNK):
                 buffer = bytearray(min(_CHUNK, stretch.end - start))
                 with self._lock:
-                    same = _read(self._file, start, memoryview(buffer))
+                    same = read(self._file, start, memoryview(buffer))
                 if not same or buffer != memory.read(start, start + len(buffer)):
                     return True
         return False
@@ -289,13 +334,14 @@ class WeightFile:
 
     def _read_header(self) -> list[FileTensor]:
         prefix = bytearray(8)
-        if not _read(self._file, 0, memoryview(prefix)):
+        if not read(self._file, 0, memoryview(prefix)):
             raise ValueError("shorter than its own length")
         size = int.from_bytes(prefix, "little")
         if size > min(MAX_HEADER, self.identity.size - 8):
             raise ValueError("a header longer than the file")
+        self._header = 8 + size
         header = bytearray(size)
-        _read(self._file, 8, memoryview(header))
+        read(self._file, 8, memoryview(header))
         try:
             entries = dict(json.loads(header))
             found = [
@@ -334,27 +380,3 @@ def _lies_in(tensor: FileTensor, base: int, identity: Identity) -> bool:
         base <= tensor.start <= tensor.start + tensor.nbytes <= identity.size
         and tensor.nbytes == math.prod(tensor.shape) * tensor.dtype.itemsize
     )
-
-
-def _open(path: Path) -> FileIO:
-    return open(path, "rb", buffering=0)
-
-
-def _identity(file: FileIO) -> Identity:
-    status = os.fstat(file.fileno())
-    return Identity(status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
-
-
-def _read(file: FileIO, start: int, data: memoryview) -> bool:
-    """Fill `data` from an offset on; False where the file ends before, or cannot be read there."""
-    filled = 0
-    try:
-        file.seek(start)
-        while filled < len(data):
-            count = file.readinto(data[filled:])
-            if not count:
-                return False
-            filled += count
-    except OSError:
-        return False
-    return True

@@ -261,18 +261,27 @@ def _place_views(family: models.Family, file: Path, value: Any) -> PlacedObject:
     return PlacedObject(family.slot, value, policy("layerwise"), [file])
 
 
-@pytest.mark.parametrize("change", [_replace, Path.unlink, os.utime])
-def test_views_of_the_file_do_not_need_it_to_stay_once_they_were_used_or_time_has_passed(
-    family: models.Family, file: Path, change: Callable[[Path], None], delay: Delay
+def _replace_by_a_copy(file: Path) -> None:
+    """As whoever downloads or synchronises it again."""
+    file.with_suffix(".part").write_bytes(file.read_bytes())
+    os.replace(file.with_suffix(".part"), file)
+
+
+@pytest.mark.parametrize("change", [_replace, Path.unlink, os.utime, _replace_by_a_copy])
+@pytest.mark.parametrize("used", [True, False])
+def test_views_of_the_file_do_not_need_it_to_stay_untouched(
+    family: models.Family, file: Path, change: Callable[[Path], None], delay: Delay, used: bool
 ) -> None:
     value = family.make()
     expected = family.run(value)
     placed = _place_views(family, file, value)
-    assert torch.equal(family.run(placed.value), expected)
-    delay.pass_by()
+    if used:
+        assert torch.equal(family.run(placed.value), expected)
+        delay.pass_by()
     change(file)
     assert torch.equal(family.run(placed.value), expected)
     assert placed.row.applied == "layerwise"
+    delay.pass_by()
     state = {name: tensor + 0 for name, tensor in placed.patcher.model.state_dict().items()}
     fresh = models.patcher_of(family.make()).model.state_dict()
     assert all(torch.equal(state[name], fresh[name]) for name in fresh)

@@ -32,6 +32,10 @@ class Run(OnCard):
         super().__init__(comfy, model, made(model, comfy.sim.device, torch.device("cpu")))
 
 
+def test_these_are_all_formats_that_comfyui_knows(comfy: ComfyUI) -> None:
+    assert set(formats()) <= set(FORMATS)
+
+
 @pytest.mark.parametrize("format", FORMATS)
 def test_every_format_streams_to_the_bit(comfy: ComfyUI, format: str) -> None:
     run = Run(comfy, format)

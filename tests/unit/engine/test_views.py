@@ -158,7 +158,7 @@ def test_views_of_another_file_that_was_cut_off_are_not_touched_either(
 def test_views_of_one_of_several_files_rest_in_theirs(weights: Weights, file: Path, tmp_path: Path) -> None:
     save_file({name: -t for name, t in _values().items()}, tmp_path / "other.safetensors")
     mapped = MappedWeights()
-    with reads_at_most(file.stat().st_size // 20):
+    with reads_at_most(2 * file.stat().st_size // 20):  # there are two files
         mapped.adopt(weights, [tmp_path / "other.safetensors", file])
     assert all(map(mapped.holds, weights.values()))
 
@@ -212,17 +212,111 @@ def test_a_change_before_the_first_read_is_an_error_that_says_what_to_do(
         READS[how](last) if last.ndim == 2 else last + 0
 
 
-@pytest.mark.parametrize("change", [_move, _replace, os.utime, Path.unlink])
+def _rewrite_the_same(file: Path) -> None:
+    file.write_bytes(file.read_bytes())
+
+
+def _replace_by_a_copy(file: Path) -> None:
+    file.with_suffix(".part").write_bytes(file.read_bytes())
+    os.replace(file.with_suffix(".part"), file)
+
+
+def _cut_off_and_replace_by_a_copy(file: Path) -> None:
+    content = file.read_bytes()
+    os.truncate(file, 0)
+    file.unlink()
+    file.write_bytes(content)
+
+
+def _make_read_only(file: Path) -> None:
+    file.chmod(0o444)
+
+
+NO_CHANGES: list[Callable[[Path], None]] = [
+    *(os.utime, _make_read_only, _move, _replace, Path.unlink),
+    *(_rewrite_the_same, _replace_by_a_copy, _cut_off_and_replace_by_a_copy),
+]
+
+
+@pytest.mark.parametrize("change", NO_CHANGES)
 @pytest.mark.parametrize("how", READS)
-def test_after_the_first_read_a_change_that_leaves_the_bytes_does_not_matter(
-    weights: Weights, file: Path, change: Callable[[Path], None], how: str
+@pytest.mark.parametrize("read_before", [True, False])
+def test_a_change_that_leaves_the_bytes_does_not_matter(
+    weights: Weights, file: Path, change: Callable[[Path], None], how: str, read_before: bool
 ) -> None:
-    MappedWeights().adopt(weights, [file])
+    mapped = MappedWeights()
+    mapped.adopt(weights, [file])
     weight = weights["layers.2.weight"]
     expected = READS[how](nn.Parameter(_values()["layers.2.weight"], requires_grad=False))
-    weight.clone()
+    if read_before:
+        weight.clone()
     change(file)
     assert torch.equal(READS[how](weight), expected)
+    mapped.take_checksums()
+    assert mapped.unread == 0
+    assert torch.equal(READS[how](weight), expected)
+
+
+@pytest.mark.parametrize("read_before", [True, False])
+def test_of_a_file_that_was_touched_only_the_rows_that_are_looked_up_are_read(
+    weights: Weights, file: Path, read_before: bool
+) -> None:
+    MappedWeights().adopt(weights, [file])
+    table = weights["layers.2.weight"]
+    if read_before:
+        table.clone()
+    os.utime(file)
+    READS["look-up"](table)
+    with reads_at_most(table.nbytes // 10):
+        READS["look-up"](table)
+
+
+def test_what_was_woken_rests_again_in_a_file_that_was_touched(weights: Weights, file: Path) -> None:
+    mapped = MappedWeights()
+    mapped.adopt(weights, [file])
+    os.utime(file)
+    weight = weights["layers.2.weight"]
+    weight.add_(0)
+    assert not mapped.holds(weight)
+    mapped.begin_use()
+    assert mapped.holds(weight)
+    assert torch.equal(weight.clone(), _values()["layers.2.weight"])
+
+
+def _other_model(file: Path) -> None:
+    """Write another model of the same geometry over it: its header is the same."""
+    content = file.read_bytes()
+    save_file({name: -t for name, t in _values().items()}, file.with_suffix(".part"))
+    other = file.with_suffix(".part").read_bytes()
+    assert len(other) == len(content)
+    with open(file, "r+b") as opened:
+        opened.write(other)
+
+
+def test_another_model_of_the_same_geometry_is_never_taken_for_the_first(
+    weights: Weights, file: Path
+) -> None:
+    mapped = MappedWeights()
+    mapped.adopt(weights, [file])
+    weights["layers.1.weight"].clone()
+    original = file.read_bytes()
+    _other_model(file)
+    for weight in weights.values():
+        with pytest.raises(WeightFileError, match="has changed on disk"):
+            weight.clone()
+    mapped.take_checksums()
+    file.write_bytes(original)
+    assert all(torch.equal(weights[name].clone(), expected) for name, expected in _values().items())
+
+
+def test_nor_is_a_part_of_it_once_the_file_was_found_to_be_the_same(weights: Weights, file: Path) -> None:
+    MappedWeights().adopt(weights, [file])
+    os.utime(file)
+    weights["layers.1.weight"].clone()
+    _other_model(file)
+    for weight in weights.values():
+        with pytest.raises(WeightFileError, match="has changed on disk"):
+            weight.clone()
 
 
 def test_nor_does_it_where_the_checksums_were_taken_without_a_use(weights: Weights, file: Path) -> None:
