@@ -7,7 +7,7 @@ import torch
 
 from .comfyui import ComfyUI
 from .placing import PlacedObject, place
-from .prompt_change import GB, Workflow
+from .prompt_change import GB, Diffusion, Workflow
 
 pytestmark = pytest.mark.usefixtures("_inference_mode")
 
@@ -174,3 +174,25 @@ def test_what_was_taken_twice_does_not_come_and_go(comfy: ComfyUI) -> None:
         moved.append(m.to_host)
     assert moved[1] > GB // 2
     assert max(moved[-4:]) < 5_000_000, "no weight goes back"
+
+
+@pytest.mark.card(profile="rtx4090", shapes=True, cap=64 * GB)
+def test_what_another_workflow_left_loaded_does_not_count(comfy: ComfyUI) -> None:
+    """ComfyUI evicts it once, and nothing of this prompt brings it back: no encoder has to stream for it."""
+    plans, times = [], []
+    for others in (False, True):
+        workflow = Workflow(comfy)
+        comfy.sim.cap = workflow.fit_point + 3 * GB
+        if others:
+            left = workflow.patcher(Diffusion(comfy.ops.manual_cast, 8))
+            comfy.mm.load_models_gpu([left])
+            assert left.loaded_size() > 7 * GB
+        plans.append([(d.placement, d.reason) for _, d in workflow.place().decided])
+        for _ in range(3):
+            ms = workflow.prompt()
+            workflow.steady_step()
+        times.append(ms)
+        comfy.mm.unload_all_models()
+    assert plans[1] == plans[0]
+    assert "fit" in plans[0][0][1]
+    assert times[1] <= 1.02 * times[0]
