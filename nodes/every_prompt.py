@@ -73,7 +73,7 @@ def _begins(node: Any, prefix: str) -> bool:
 
 
 def _told(what: Plan) -> str:
-    sources = [source for loader in what.loaders for source in loader.values()]
+    sources = [source for loader in what.loaders for source in loader.sources.values()]
     kinds = {node.id: node.kind for node in what.scope.nodes}
     nodes = dict.fromkeys(source.output.node for source in sources)
     return ", ".join(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..offload_runtime.errors import WorkflowError
-from ..offload_runtime.policy.sockets import SOCKETS
+from ..offload_runtime.policy.sockets import OTHERS, SOCKETS
 
 if TYPE_CHECKING:
     from ..offload_runtime.workflow import LeftOut, NodeTypes, Plan
@@ -22,7 +22,7 @@ def class_types(kind: str) -> NodeTypes | None:
         return None
     outputs = _outputs(node)
     # Asking for inputs looks into folders, and only what hands out a model needs it.
-    groups = node.INPUT_TYPES() if set(outputs) & set(SOCKETS.values()) else {}
+    groups = node.INPUT_TYPES() if set(outputs) & {*SOCKETS.values(), *OTHERS.values()} else {}
     inputs = [config[0] for name in ("required", "optional") for config in (groups.get(name) or {}).values()]
     return NodeTypes(outputs, alternatives(inputs), _ends(node))
 
@@ -51,8 +51,11 @@ def _level(plan: Plan) -> dict[str, Any]:
         "after": None if plan.after is None else plan.after._asdict(),
         "loaders": [
             {
-                socket: {**source.output._asdict(), "links": [use.name for use in source.uses]}
-                for socket, source in loader.items()
+                "kind": loader.kind,
+                "sources": {
+                    socket: {**source.output._asdict(), "links": [use.name for use in source.uses]}
+                    for socket, source in loader.sources.items()
+                },
             }
             for loader in plan.loaders
         ],

@@ -23,7 +23,7 @@ TYPES = {
     "clip": io.Clip,
     "vae": io.Vae,
     "clip_vision": io.ClipVision,
-    **{socket: io.Custom(socket.upper()) for socket in OTHERS},
+    **{socket: io.Custom(kind) for socket, kind in OTHERS.items()},
 }
 """Socket → its type."""
 

@@ -29,7 +29,7 @@ PACK_PREFIX = "LayerwiseOffload_"
 # Where this pack's nodes keep their values by name, too (web/modules/saved_values.mjs).
 VALUES_BY_NAME = "layerwise_offload_values"
 # The outputs of these nodes hand on these inputs, slot by slot.
-PASSES_ON = {f"{PACK_PREFIX}Loader": tuple(SOCKETS), f"{PACK_PREFIX}OtherModels": OTHERS}
+PASSES_ON = {f"{PACK_PREFIX}Loader": tuple(SOCKETS), f"{PACK_PREFIX}OtherModels": tuple(OTHERS)}
 
 
 def load(file: Path, object_info: ObjectInfo) -> Prompt:

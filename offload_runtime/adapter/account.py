@@ -98,10 +98,12 @@ class Account:
         self._without_tables = self._whole - sum(parameter_bytes(table) for table in self._tables)
         named = patcher.model.named_modules()
         self._table_keys = {f"{name}.weight" for name, module in named if module in self._tables}
+        self._step = self._whole / 32  # a few bytes more or less free than last time shall not move weights
         self._limit = 0.0  # what the resident weights were chosen for
         self._staying: Staying | None = None
         self._wanted = 0  # bytes of weights that are on the device when all is as it was placed
         self._pressure = Pressure()
+        attachment.on_gone = self._pressure.gone
         self._inside = 0
 
     def _room_in(self, budget: int | None) -> tuple[bool, int]:
@@ -155,10 +157,12 @@ class Account:
     ) -> int:
         """Place the resident weights, within what ComfyUI allows now, and take the slots."""
         patcher: Any = self._patcher()
-        room = patcher.model.model_loaded_weight_memory + self._streamer.slot_bytes + extra_memory
-        self._pressure.loads(patcher.model)
+        held = patcher.model.model_loaded_weight_memory + self._streamer.slot_bytes
+        room = held + extra_memory
+        free = int(mm.get_free_memory(patcher.load_device))
+        takes_back = self._pressure.loads(patcher, held + free, self._step)
         self._moves_in = self._cost is not None and self._cost.begin()
-        if self._stays_as_it_is(room) and not force_patch_weights:
+        if self._stays_as_it_is(room) and not (takes_back or force_patch_weights):
             if patcher.object_patches_backup:  # those of a sibling may still be on the model
                 self._base.unpatch_model(patcher, patcher.offload_device, unpatch_weights=False)
             patcher.patch_model(load_weights=False)
@@ -166,7 +170,7 @@ class Account:
         else:
             self._streamer.free()
             try:
-                change = self._place(device, room, force_patch_weights)
+                change = self._place(device, room, force_patch_weights, takes_back=takes_back)
             except torch.OutOfMemoryError:
                 patcher.detach()  # as core does when its own part of a load fails
                 raise
@@ -194,16 +198,19 @@ class Account:
         hooked = patcher.forced_hooks or patcher.hook_patches  # core applies them when it loads weights
         return complete and not hooked
 
-    def _place(self, device: torch.device, room: float, force_patch_weights: bool) -> int:
+    def _place(
+        self, device: torch.device, room: float, force_patch_weights: bool, *, takes_back: bool
+    ) -> int:
         patcher: Any = self._patcher()
         before, ranked = self._placement(), self._staying is not None
         self._limit, self._staying = self._choose_limit(room), None
         # What is to be whole adds to what is left of it, as core would, and so does what moves in, if that is among
-        # what core chooses.
-        adds = self._limit > self._whole or (self._moves_in and not ranked)
+        # what core chooses; and what takes back.
+        adds = takes_back or self._limit > self._whole or (self._moves_in and not ranked)
         adds = adds and record_of(patcher.model).placed_for == before
         if self._limit <= self._whole and not self._moves_in:
-            self._staying = Staying(self._listed(), self._streamer.layers, self._limit)
+            there = self._on_device() if adds else frozenset()
+            self._staying = Staying(self._listed(), self._streamer.layers, self._limit, there)
         if not (self._is_placed() or adds):
             # Core takes weights back from a model that it calls low on memory only, and would take what is left
             # of them for its own: a LoRA would be lost, and some weights would be on the device uncounted.
@@ -223,6 +230,7 @@ class Account:
         self, device: torch.device, memory_to_free: float = 0, *args: Any, **kwargs: Any
     ) -> int:
         """Give the slots back, and resident weights if that is not enough."""
+        asked = self._pressure.asked_beside(self._patcher(), memory_to_free)
         freed = self._streamer.free()
         if freed < memory_to_free:
             missing = memory_to_free - freed
@@ -231,7 +239,7 @@ class Account:
             freed += self._true_sized(self._base.partially_unload, device, missing, *args, **kwargs)
             patcher: Any = self._patcher()
             record_of(patcher.model).placed_for = self._placement()
-            self._pressure.evicted(patcher.model.model_loaded_weight_memory)
+            self._pressure.evicted(patcher.model.model_loaded_weight_memory, asked)
             self._streamer.adjust()
         debug(lambda: debug_lines.partial_unload(self._attachment.component, freed, int(memory_to_free)))
         return freed
@@ -269,11 +277,11 @@ class Account:
 
     def _choose_limit(self, room: float) -> float:
         """Return how many bytes of weights may be on the device, when ComfyUI has room for so many bytes."""
-        if (self._fits or self._moves_in) and room > self._whole:
+        held_down = not self._moves_in and self._pressure.holds(self._patcher().model)  # type: ignore[union-attr]
+        if (self._fits or self._moves_in) and room > self._whole and not held_down:
             return self._whole + 1  # more than all of it: core keeps a reserve for what it would stream
-        step = self._whole / 32  # a few bytes more or less free than last time shall not move weights
-        most = self._whole if self._moves_in else self._resident
-        allowed = min(most, (room - self._slots_to_plan()) // step * step)
+        most = self._whole if self._moves_in else self._worth_it()
+        allowed = min(most, (room - self._slots_to_plan()) // self._step * self._step)
         return self._whole if allowed >= self._without_tables else max(0.0, allowed)
 
     def _worth_it(self) -> int:
@@ -328,6 +336,15 @@ class Account:
             return self._listed()
         tables = [(FIRST_TO_GO, *entry[1:]) for entry in self._listed(tables=True)] if whole else []
         return [*self._staying.ranked(self._listed()), *tables]
+
+    def _on_device(self) -> frozenset[str]:
+        """Return the names of the operations whose weights are on the device now."""
+        device = self._patcher().load_device  # type: ignore[union-attr]
+        return frozenset(
+            entry[2]
+            for entry in self._listed()
+            if all(parameter.device == device for parameter in entry[3].parameters(recurse=False))
+        )
 
     def _listed(self, *, tables: bool = False) -> list[tuple[Any, ...]]:
         """Return what core may place, without the tables that are looked up on the host, or only those."""

@@ -40,7 +40,11 @@ class Carried(Protocol):
 
 
 class Attachment:
-    """What one patcher carries: its own streamer, and the way on and off."""
+    """What one patcher carries: its own streamer, and the way on and off.
+
+    Attributes:
+        on_gone: called when all of it has left the device.
+    """
 
     def __init__(
         self,
@@ -53,6 +57,7 @@ class Attachment:
         self.component = component
         self.streamer = streamer
         self.loose = loose
+        self.on_gone: Callable[[], None] = lambda: None
         self._embeddings = embeddings
         self._guard = guard
         self._to_tell = False  # whether the debug log is to hear of a load, once the layers are wrapped
@@ -90,6 +95,7 @@ class Attachment:
         """Give the slot back: on eviction, and when a clone of the model is loaded instead."""
         if unpatch_all:  # else its weights stay: ComfyUI also lets go of a model to load it again
             debug(lambda: debug_lines.unload(self.component, patcher, self.streamer))
+            self.on_gone()
         self.streamer.free()
         record = record_of(patcher.model)
         record.masters.rest(self.streamer.layers)

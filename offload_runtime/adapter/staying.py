@@ -31,12 +31,19 @@ class Staying:
         listed: what core may place.
         layers: the layers that are streamed where they do not stay.
         room: bytes of weights that may stay.
+        there: names of operations that are on the device, and stay as far as there is room.
 
     Attributes:
         bytes: how many bytes do.
     """
 
-    def __init__(self, listed: Iterable[Listed] = (), layers: Sequence[Layer] = (), room: float = 0) -> None:
+    def __init__(
+        self,
+        listed: Iterable[Listed] = (),
+        layers: Sequence[Layer] = (),
+        room: float = 0,
+        there: frozenset[str] = frozenset(),
+    ) -> None:
         self.bytes = 0
         self._room = room
         self._names: set[str] = set()
@@ -46,6 +53,8 @@ class Staying:
         for entry in listed:
             at = owner.get(id(entry[3]))
             (beside if at is None else inside[at]).append(entry)
+            if entry[2] in there:
+                self._keep([entry])
         self._keep_beside(beside)
         self._keep_layers([inside[at] for at in sorted(inside)])
         self._inside = frozenset(entry[2] for entries in inside.values() for entry in entries)
@@ -89,7 +98,7 @@ class Staying:
             self._keep([entry])
 
     def _keep(self, entries: Sequence[Listed]) -> bool:
-        size = sum(entry[1] for entry in entries)
+        size = sum(entry[1] for entry in entries if entry[2] not in self._names)
         if self.bytes + size > self._room:
             return False
         self.bytes += size

@@ -2,7 +2,8 @@
 
 The prompt says it all before anything runs: who makes a model names its file, and the file's header says how large the
 weights are. What ComfyUI converts them to on the way is not guessed: the bytes of the file count, until a model is
-loaded that says otherwise. What the prompt does not use does not count: it is evicted once, and does not come back.
+loaded that says otherwise. What the prompt does not use does not count, also where another workflow has left it loaded:
+it is evicted once, and does not come back.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from enum import Enum
 
+from . import sockets
+
 
 class Word(str, Enum):
     """A word that people write, and that prints as itself."""
@@ -53,20 +55,7 @@ class HostTier(Word):
 IN_SAMPLER = ("control_net", "model_patch", "gligen")
 """What runs inside the diffusion model, step after step, with its tensors."""
 
-OTHERS = (
-    *IN_SAMPLER,
-    "style_model",
-    "photomaker",
-    "audio_encoder",
-    "upscale_model",
-    "latent_upscale_model",
-    "background_removal",
-    "interp_model",
-    "optical_flow",
-    "da3_model",
-    "moge_model",
-    "face_detection_model",
-)
+OTHERS = tuple(sockets.OTHERS)
 """The types of ComfyUI that hold weights beside MODEL, CLIP, VAE and CLIP_VISION, in lower case."""
 
 GROUPS: dict[str, tuple[str, ...]] = {

@@ -1,4 +1,4 @@
-"""The sockets of both Loaders, from which its schema and whatever inserts it derive."""
+"""The sockets of both Loaders, from which their schemas and whatever inserts them derive."""
 
 from __future__ import annotations
 
@@ -10,21 +10,26 @@ SOCKETS: Mapping[str, str] = MappingProxyType(
 )
 """Socket for what is placed → the type of what it takes, in order."""
 
-OTHERS = (
-    "control_net",
-    "model_patch",
-    "style_model",
-    "audio_encoder",
-    "upscale_model",
-    "latent_upscale_model",
-    "background_removal",
-    "interp_model",
-    "optical_flow",
-    "da3_model",
-    "moge_model",
-    "face_detection_model",
-    "gligen",
-    "photomaker",
+OTHERS: Mapping[str, str] = MappingProxyType(
+    {
+        socket: socket.upper()
+        for socket in (
+            "control_net",
+            "model_patch",
+            "style_model",
+            "audio_encoder",
+            "upscale_model",
+            "latent_upscale_model",
+            "background_removal",
+            "interp_model",
+            "optical_flow",
+            "da3_model",
+            "moge_model",
+            "face_detection_model",
+            "gligen",
+            "photomaker",
+        )
+    }
 )
 """Those of the loader of other models. Workflows hold outputs by position, so that new ones come after the last output.
 

@@ -1,12 +1,11 @@
 """Putting Loaders into workflows and prompts, and taking them out again: pure Python, no torch and no ComfyUI."""
 
-from ..policy.sockets import SOCKETS
 from .api import placed as placed_prompt
 from .api import planned as planned_prompt
 from .document import Placing, is_ui, place, plan_workflow, remove
 from .layout import box_of
-from .names import LOADER_OUTPUTS, PACK_PREFIX
-from .plan import LeftOut, Plan, Source
+from .names import PACK_PREFIX, PLACERS
+from .plan import LeftOut, Loader, Plan, Source
 from .types import (
     COMFYUI_LOADERS,
     NodeTypes,
@@ -20,11 +19,11 @@ from .ui import MARK
 
 __all__ = [
     "COMFYUI_LOADERS",
-    "LOADER_OUTPUTS",
     "MARK",
     "PACK_PREFIX",
-    "SOCKETS",
+    "PLACERS",
     "LeftOut",
+    "Loader",
     "NodeTypes",
     "Placing",
     "Plan",

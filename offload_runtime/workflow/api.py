@@ -8,8 +8,7 @@ from copy import deepcopy
 from typing import Any
 
 from ..policy.links import is_link
-from ..policy.sockets import SOCKETS
-from .names import LOAD_POLICY, LOADER, LOADER_OUTPUTS, MODEL_FILE, PLACEMENTS_TYPE
+from .names import LOAD_POLICY, LOADER, MODEL_FILE, OTHER_MODELS, PLACEMENTS_TYPE, PLACERS, handed_on
 from .plan import Plan, plan
 from .scope import Node, Output, Scope, Use, model_file
 from .types import NodeTypes, Types
@@ -19,7 +18,8 @@ Prompt = dict[str, Any]
 MARK = "layerwise_offload_placed"
 """In the `_meta` of a node: it was inserted here, and may be removed."""
 
-_OUR_LOADER = NodeTypes(tuple(SOCKETS.get(name, PLACEMENTS_TYPE) for name in LOADER_OUTPUTS))
+_TITLES = {LOADER: "Layerwise Offload Loader", OTHER_MODELS: "Layerwise Offload Loader (Other Models)"}
+_OURS = {placer: NodeTypes((*sockets.values(), PLACEMENTS_TYPE)) for placer, sockets in PLACERS.items()}
 
 
 def planned(prompt: Prompt, types: Types, ends: frozenset[str] | None = None) -> Plan:
@@ -51,18 +51,18 @@ def placed(prompt: Prompt, what: Plan, policy: str | None) -> Prompt:
         asked = [name, 0]
         made[name] = _made(LOAD_POLICY, "Load Placement Policy", {"file": "auto", "text": policy})
     after = [what.after.node, what.after.slot] if what.after is not None else None
-    for sources in what.loaders:
-        name = next(free)
+    for loader in what.loaders:
+        name, outputs = next(free), handed_on(loader.kind)
         inputs: dict[str, Any] = {}
-        for socket, source in sources.items():
+        for socket, source in loader.sources.items():
             first = source.uses[0]
             inputs[socket] = prompt[str(first.target)]["inputs"][first.name]
             for use in source.uses:
-                made[str(use.target)]["inputs"][use.name] = [name, LOADER_OUTPUTS.index(socket)]
+                made[str(use.target)]["inputs"][use.name] = [name, outputs.index(socket)]
         given = {"policy": asked, "placements": after}
         inputs |= {key: link for key, link in given.items() if link is not None}
-        made[name] = _made(LOADER, "Layerwise Offload Loader", inputs)
-        after = [name, LOADER_OUTPUTS.index("placements")]
+        made[name] = _made(loader.kind, _TITLES[loader.kind], inputs)
+        after = [name, outputs.index("placements")]
     return made
 
 
@@ -82,9 +82,10 @@ _NOTHING = object()
 def _behind(prompt: Prompt, ours: set[str], value: Any) -> Any:
     """Return what a value is without our Loaders; nothing where a Loader was given nothing to hand on."""
     while is_link(value) and str(value[0]) in ours:
-        inputs = prompt[str(value[0])]["inputs"]
-        name = LOADER_OUTPUTS[value[1]] if value[1] < len(LOADER_OUTPUTS) else ""
-        value = inputs.get(name, _NOTHING) if name in SOCKETS else inputs.get("placements", _NOTHING)
+        loader = prompt[str(value[0])]
+        names = handed_on(loader["class_type"])
+        name = names[value[1]] if value[1] < len(names) else "placements"
+        value = loader["inputs"].get(name, _NOTHING)
     return value
 
 
@@ -94,7 +95,7 @@ def _made(kind: str, title: str, inputs: dict[str, Any]) -> dict[str, Any]:
 
 def _node(name: str, node: Mapping[str, Any], types: Types, ends: frozenset[str] | None) -> Node:
     kind = node["class_type"]
-    known = _OUR_LOADER if kind == LOADER else types(kind)
+    known = _OURS.get(kind) or types(kind)
     return Node(
         id=name,
         kind=kind,
@@ -109,5 +110,5 @@ def _uses(prompt: Prompt) -> Iterator[Use]:
     for name, node in prompt.items():
         for key, value in node["inputs"].items():
             if is_link(value) and str(value[0]) in prompt:
-                ours = node["class_type"] == LOADER and key in SOCKETS
+                ours = key in PLACERS.get(node["class_type"], ())
                 yield Use(Output(str(value[0]), value[1]), name, key, ours)

@@ -100,5 +100,5 @@ def _understood(work: Any, *arguments: Any) -> Any:
 def _placing(document: dict[str, Any], plans: Iterable[Plan]) -> Placing:
     made = list(plans)
     loaders = [loader for one in made for loader in one.loaders]
-    outputs: list[Output] = [source.output for loader in loaders for source in loader.values()]
+    outputs: list[Output] = [source.output for loader in loaders for source in loader.sources.values()]
     return Placing(document, len(loaders), len(outputs), tuple(left for one in made for left in one.left_out))

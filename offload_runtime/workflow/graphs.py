@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ..policy.sockets import SOCKETS
-from .names import LOADER, MODEL_FILE, PASSES_ON
+from .names import MODEL_FILE, PASSES_ON, PLACERS
 from .scope import Node, NodeId, Output, Scope, Use, model_file
 from .types import Types, alternatives
 
@@ -148,8 +147,8 @@ class Graphs:
                         further += [(outer, one) for one in outer.leaving(node["id"], link.place)]
         elif target is None:
             return False
-        elif target["type"] == LOADER:
-            return target["inputs"][link.place].get("name") in SOCKETS
+        elif target["type"] in PLACERS:
+            return target["inputs"][link.place].get("name") in PLACERS[target["type"]]
         elif target["type"] in PASSES_ON:
             further = [(level, one) for one in level.leaving(target["id"], 0)]
         elif self.folded(target):

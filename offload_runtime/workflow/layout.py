@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 GAP = 40.0
 TITLE = 30.0
 LOADER_SIZE = (280.0, 190.0)
+OTHER_MODELS_SIZE = (400.0, 520.0)
 POLICY_SIZE = (380.0, 180.0)
 DETOUR = 150.0
 """How much farther away a place beside a node may be than one above or below it, whose links have to turn back."""

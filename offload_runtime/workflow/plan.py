@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..policy.sockets import SOCKETS
-from .names import LOADER, NO_WEIGHTS, PACK_PREFIX, PASSES_ON, PLACEMENTS_TYPE, SOCKET_OF
+from .names import NO_WEIGHTS, PACK_PREFIX, PASSES_ON, PLACEMENTS_TYPE, PLACERS, SOCKET_OF
 from .scope import Node, NodeId, Output, Scope, Use
 
 CAUSES = {
@@ -25,13 +24,28 @@ class Source:
 
     Attributes:
         output: whose weights they are.
-        socket: the Loader's socket for them.
+        placer: which of our Loaders has a socket for them.
+        socket: that socket.
         uses: all that will use the Loader's output instead.
     """
 
     output: Output
+    placer: str
     socket: str
     uses: tuple[Use, ...]
+
+
+@dataclass(frozen=True)
+class Loader:
+    """A Loader that is to be inserted.
+
+    Attributes:
+        kind: which of ours.
+        sources: socket → what goes through it, in the order of its sockets.
+    """
+
+    kind: str
+    sources: Mapping[str, Source]
 
 
 @dataclass(frozen=True)
@@ -64,13 +78,13 @@ class Plan:
 
     Attributes:
         scope: the scope.
-        loaders: the sources of each Loader, by socket; the first Loader first.
+        loaders: the Loaders, the first of the chain first.
         after: the placements that the first Loader goes on from, of a Loader that is there.
         left_out: what is not placed.
     """
 
     scope: Scope
-    loaders: tuple[Mapping[str, Source], ...]
+    loaders: tuple[Loader, ...]
     after: Output | None
     left_out: tuple[LeftOut, ...]
 
@@ -106,7 +120,7 @@ def _sources(scope: Scope, node: Node) -> Iterator[Source]:
         output = Output(node.id, slot)
         uses = tuple(use for use in scope.uses if use.output == output and not use.ours)
         if uses:
-            yield Source(output, SOCKET_OF[kind], uses)
+            yield Source(output, *SOCKET_OF[kind], uses)
 
 
 def _type_of(scope: Scope, output: Output) -> str | None:
@@ -127,12 +141,13 @@ def _why_not(scope: Scope, node: Node) -> tuple[str, str] | None:
     return "type", " and ".join(dict.fromkeys(others))
 
 
-def _shared_out(scope: Scope, sources: Sequence[Source]) -> tuple[Mapping[str, Source], ...]:
+def _shared_out(scope: Scope, sources: Sequence[Source]) -> tuple[Loader, ...]:
     """Share sources out to as few Loaders as possible, none of which needs what a later one hands on."""
     needs = {one.output.node: scope.before([one.output.node]) - {one.output.node} for one in sources}
-    loaders: list[dict[str, Source]] = []
+    loaders: list[tuple[str, dict[str, Source]]] = []
     last: dict[NodeId, int] = {}  # node → the last Loader that one of its outputs goes through
-    waiting = list(sources)
+    # The Loader comes first, and what is placed only if somebody asks for it follows.
+    waiting = sorted(sources, key=lambda one: list(PLACERS).index(one.placer))
     while waiting:
         ready = [
             one
@@ -141,26 +156,35 @@ def _shared_out(scope: Scope, sources: Sequence[Source]) -> tuple[Mapping[str, S
         ]
         for one in ready or waiting:  # a graph with a ring runs nowhere, so any order will do
             first = max((last[node] + 1 for node in needs[one.output.node] if node in last), default=0)
-            at = next((i for i in range(first, len(loaders)) if one.socket not in loaders[i]), None)
-            if at is None:
-                at = max(first, len(loaders))
-                loaders.append({})
-            loaders[at][one.socket] = one
+            fitting = (
+                i for i, (kind, there) in enumerate(loaders) if kind == one.placer and one.socket not in there
+            )
+            at = next((i for i in fitting if i >= first), len(loaders))
+            if at == len(loaders):
+                loaders.append((one.placer, {}))
+            loaders[at][1][one.socket] = one
             last[one.output.node] = max(at, last.get(one.output.node, 0))
         waiting = [one for one in waiting if one not in ready] if ready else []
-    ordered = [{socket: loader[socket] for socket in SOCKETS if socket in loader} for loader in loaders]
-    return tuple(ordered)
+    return tuple(
+        Loader(kind, {socket: there[socket] for socket in PLACERS[kind] if socket in there})
+        for kind, there in loaders
+    )
 
 
 def _chain_end(scope: Scope, sources: Sequence[Source]) -> Output | None:
     """Return the placements of the one Loader that is there, or the last in a row, unless it needs the new ones."""
     ends = []
     for node in scope.nodes:
-        if node.kind != LOADER or node.off or node.outputs is None or PLACEMENTS_TYPE not in node.outputs:
+        if (
+            node.kind not in PLACERS
+            or node.off
+            or node.outputs is None
+            or PLACEMENTS_TYPE not in node.outputs
+        ):
             continue
         output = Output(node.id, node.outputs.index(PLACEMENTS_TYPE))
         followed = any(
-            use.output == output and use.target is not None and scope.node(use.target).kind == LOADER
+            use.output == output and use.target is not None and scope.node(use.target).kind in PLACERS
             for use in scope.uses
         )
         if not followed:

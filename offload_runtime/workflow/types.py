@@ -48,6 +48,13 @@ COMFYUI_LOADERS: Mapping[str, tuple[str, ...]] = {
     "ModelPatchLoader": ("MODEL_PATCH",),
     "AudioEncoderLoader": ("AUDIO_ENCODER",),
     "PhotoMakerLoader": ("PHOTOMAKER",),
+    "DiffControlNetLoader": ("CONTROL_NET",),
+    "LoadBackgroundRemovalModel": ("BACKGROUND_REMOVAL",),
+    "FrameInterpolationModelLoader": ("INTERP_MODEL",),
+    "OpticalFlowLoader": ("OPTICAL_FLOW",),
+    "LoadDA3Model": ("DA3_MODEL",),
+    "LoadMoGeModel": ("MOGE_MODEL",),
+    "LoadMediaPipeFaceLandmarker": ("FACE_DETECTION_MODEL",),
 }
 """ComfyUI's own loaders → the types of their outputs, for prompts that come without `/object_info`."""
 

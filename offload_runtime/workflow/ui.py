@@ -6,18 +6,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from typing import Any
 
-from ..policy.sockets import SOCKETS
 from .graphs import Graphs, Json, Level, Link, link_of, move, new_link
-from .layout import LOADER_SIZE, POLICY_SIZE, Box, box_of, free_place
-from .names import LOAD_POLICY, LOADER, LOADER_OUTPUTS, PLACEMENTS_TYPE, POLICY_TYPE
-from .plan import Plan, Source, plan
+from .layout import LOADER_SIZE, OTHER_MODELS_SIZE, POLICY_SIZE, Box, box_of, free_place
+from .names import LOAD_POLICY, LOADER, OTHER_MODELS, PLACEMENTS_TYPE, PLACERS, POLICY_TYPE, handed_on
+from .plan import Loader, Plan, plan
 from .scope import Output
 from .types import Types
 
 MARK = "layerwise_offload_placed"
 """In the properties of a node: it was inserted, with the links of others as they were before."""
 
-_LOADER_INPUTS = {**SOCKETS, "policy": POLICY_TYPE, "placements": PLACEMENTS_TYPE}
+_SIZES = {LOADER: LOADER_SIZE, OTHER_MODELS: OTHER_MODELS_SIZE}
 _COLOUR = {"color": "#323", "bgcolor": "#535"}
 
 
@@ -51,11 +50,11 @@ def removed(workflow: Json) -> tuple[Json, int]:
     for level in Graphs(made).levels:
         ours = [node for node in level.data["nodes"] if MARK in (node.get("properties") or {})]
         for node in reversed(ours):
-            if node["type"] == LOADER:
+            if node["type"] in PLACERS:
                 _splice(level, node)
                 count += 1
         for node in ours:
-            if node["type"] != LOADER and not any(out.get("links") for out in node.get("outputs") or []):
+            if node["type"] not in PLACERS and not any(out.get("links") for out in node.get("outputs") or []):
                 _drop(level, node)
                 count += 1
     return made, count
@@ -111,27 +110,27 @@ class _Inserting:
             asked = self._add(LOAD_POLICY, self._near(what.loaders[0]), POLICY_SIZE, *ends, before=True)
             asked["widgets_values"] = ["auto", policy]
         after = what.after
-        for sources in what.loaders:
-            loader = self._loader(sources)
+        for one in what.loaders:
+            loader = self._loader(one)
             if asked is not None:
                 self._connect(Output(asked["id"], 0), loader, "policy")
             if after is not None:
                 if after == what.after:
                     loader["properties"][MARK]["before"].append([*after, self._links(after)])
                 self._connect(after, loader, "placements")
-            after = Output(loader["id"], LOADER_OUTPUTS.index("placements"))
+            after = Output(loader["id"], handed_on(one.kind).index("placements"))
 
-    def _loader(self, sources: Mapping[str, Source]) -> Json:
-        """Add a Loader in front of all that uses some sources."""
-        outputs = [
-            (name if name == "placements" else name.upper(), _LOADER_INPUTS[name]) for name in LOADER_OUTPUTS
-        ]
-        loader = self._add(LOADER, self._near(sources), LOADER_SIZE, list(_LOADER_INPUTS.items()), outputs)
-        for socket, source in sources.items():
+    def _loader(self, one: Loader) -> Json:
+        """Add a Loader in front of all that uses its sources."""
+        placed, chained = list(PLACERS[one.kind].items()), [("placements", PLACEMENTS_TYPE)]
+        inputs = [*placed, ("policy", POLICY_TYPE), *chained]
+        outputs = [*((socket.upper(), kind) for socket, kind in placed), *chained]
+        loader = self._add(one.kind, self._near(one), _SIZES[one.kind], inputs, outputs)
+        for socket, source in one.sources.items():
             links = self._links(source.output)
             loader["properties"][MARK]["before"].append([*source.output, links])
             moved = [use.name for use in source.uses]
-            out = LOADER_OUTPUTS.index(socket)
+            out = handed_on(one.kind).index(socket)
             for name in moved:
                 move(self._raw[name], loader["id"], out)
             loader["outputs"][out]["links"] = moved
@@ -139,8 +138,8 @@ class _Inserting:
             self._connect(source.output, loader, socket)
         return loader
 
-    def _near(self, sources: Mapping[str, Source]) -> Box:
-        return box_of(self._level.nodes[next(iter(sources.values())).output.node])
+    def _near(self, one: Loader) -> Box:
+        return box_of(self._level.nodes[next(iter(one.sources.values())).output.node])
 
     def _add(
         self,
@@ -198,8 +197,7 @@ def _splice(level: Level, loader: Json) -> None:
     )
     given = {one["name"]: one.get("link") for one in loader["inputs"]}
     gone: set[Any] = set()
-    for slot, output in enumerate(loader["outputs"]):
-        name = LOADER_OUTPUTS[slot] if slot < len(LOADER_OUTPUTS) else ""
+    for name, output in zip(handed_on(loader["type"]), loader["outputs"], strict=False):
         source = link_of(raw[given[name]]) if given.get(name) in raw else None
         moved = [one for one in output.get("links") or [] if one in raw]
         if source is None or (name == "placements" and source.origin not in level.nodes):

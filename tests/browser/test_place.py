@@ -17,6 +17,7 @@ POLICY = "LayerwiseOffload_PlacementPolicy"
 OVERRIDE = "LayerwiseOffload_SetPlacement"
 LOAD = "LayerwiseOffload_LoadPolicy"
 LOADER = "LayerwiseOffload_Loader"
+OTHER = "LayerwiseOffload_OtherModels"
 PLACE, REMOVE = "LayerwiseOffload.PlaceWorkflow", "LayerwiseOffload.RemovePlacement"
 # The frontend makes nodes larger, as for a picture, whenever it likes.
 FRONTENDS_OWN = ("size",)
@@ -155,6 +156,31 @@ def test_removing_leaves_the_graph_as_it_was(comfy: ComfyPage) -> None:
     assert "Nothing to remove" in place(comfy, REMOVE)
     undo(comfy)
     assert comfy.prompt() == placed
+
+
+def test_another_model_goes_through_a_loader_behind_and_back(comfy: ComfyPage, plain: dict[str, str]) -> None:
+    added = comfy.build(
+        {"ControlNetLoader": {}, "ControlNetApplyAdvanced": {}, "PreviewAny": {}},
+        [
+            "ControlNetLoader.CONTROL_NET -> ControlNetApplyAdvanced.control_net",
+            "ControlNetApplyAdvanced.positive -> PreviewAny.source",
+        ],
+    )
+    remember(comfy)
+    before, queued = graph(comfy.workflow()), comfy.prompt()
+    assert "Models: 2. Loaders inserted: 2." in place(comfy)
+    prompt, loader, other = comfy.prompt(), comfy.node_id(LOADER), comfy.node_id(OTHER)
+    assert prompt[added["ControlNetApplyAdvanced"]]["inputs"]["control_net"] == [other, 0]
+    assert prompt[other]["inputs"]["control_net"] == [added["ControlNetLoader"], 0]
+    assert prompt[other]["inputs"]["placements"] == [loader, 4]
+    boxes = comfy.boxes()
+    assert not any(boxes[other].covers(box) for node_id, box in boxes.items() if node_id != other)
+    assert "Nothing to place" in place(comfy)
+    comfy.fit()
+    comfy.screenshot("placed-others")
+    assert "Nodes: 3." in place(comfy, REMOVE)
+    assert graph(comfy.workflow()) == before
+    assert comfy.prompt() == queued
 
 
 def test_a_second_time_does_nothing(comfy: ComfyPage, plain: dict[str, str]) -> None:

@@ -223,9 +223,12 @@ def test_a_workflow_is_answered_with_what_it_needs(server: ComfyServer) -> None:
                 "after": None,
                 "loaders": [
                     {
-                        "model": {"node": 1, "slot": 0, "links": [1]},
-                        "clip": {"node": 2, "slot": 0, "links": [2]},
-                        "vae": {"node": 3, "slot": 0, "links": [3]},
+                        "kind": "LayerwiseOffload_Loader",
+                        "sources": {
+                            "model": {"node": 1, "slot": 0, "links": [1]},
+                            "clip": {"node": 2, "slot": 0, "links": [2]},
+                            "vae": {"node": 3, "slot": 0, "links": [3]},
+                        },
                     }
                 ],
             }

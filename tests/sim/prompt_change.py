@@ -1,7 +1,8 @@
-"""A text encoder and a diffusion model on one card, in real sizes (no numbers): what a new prompt costs."""
+"""A text encoder, a diffusion model and perhaps a VAE on one card, in real sizes (no numbers): what a prompt costs."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -54,13 +55,14 @@ class TextEncoder:
 
 
 class Workflow:
-    """Both models, loaded and run as nodes do it.
+    """The models, loaded and run as nodes do it.
 
     Args:
         comfy: ComfyUI; switch dynamic VRAM on before, if it is wanted.
         encoder: the name of its geometry, or the model itself.
         gigabytes: the size of the diffusion model.
         demand: the bytes that a sampler asks for beside the weights.
+        decoding: the bytes that a VAE asks for beside its own, as `memory_used_decode` says; 0 for no VAE.
     """
 
     def __init__(
@@ -69,16 +71,19 @@ class Workflow:
         encoder: str | nn.Module = "t5xxl",
         gigabytes: int = 12,
         demand: int = 2 * GB,
+        decoding: int = 0,
     ) -> None:
         self.comfy = comfy
-        self.demand = demand
+        self.demand, self.decoding = demand, decoding
         with comfy.dynamic_off():
             model: Any = build(encoder, comfy.ops.manual_cast) if isinstance(encoder, str) else encoder
             diffusion = Diffusion(comfy.ops.manual_cast, gigabytes)
+            vae = build("kl_vae", comfy.ops.manual_cast) if decoding else None
         model.__class__ = Encoder
         self.encoder = self.patcher(model)
         self.encoder.is_clip = True
         self.diffusion = self.patcher(diffusion)
+        self.vae = None if vae is None else self.patcher(vae)
 
     def patcher(self, model: nn.Module) -> Any:
         made = getattr(self.comfy.model_patcher, "CoreModelPatcher", self.comfy.model_patcher.ModelPatcher)
@@ -87,23 +92,27 @@ class Workflow:
     @property
     def fit_point(self) -> int:
         """The bytes of the card on which the weights of both just fit beside what ComfyUI keeps free."""
-        models = (self.encoder.model, self.diffusion.model)
-        weights = sum(p.nbytes for model in models for p in model.parameters())
+        patchers = [one for one in (self.encoder, self.diffusion, self.vae) if one is not None]
+        weights = sum(p.nbytes for patcher in patchers for p in patcher.model.parameters())
         return weights + int(self.comfy.mm.minimum_inference_memory())
 
     def place(self, **widgets: Any) -> Any:
-        """Put a policy on both, as one loader node does; nothing is asked for unless given. Returns the placements."""
+        """Put a policy on all, as one loader node does; nothing is asked for unless given. Returns the placements."""
         from offload_runtime.policy import Policy, Source, SourceKind
 
         return self.apply(Policy.from_widgets(Source(SourceKind.NODE, "Placement Policy, node 1"), **widgets))
 
     def apply(self, policy: Any) -> Any:
-        """Put any policy on both."""
+        """Put any policy on all."""
         from offload_runtime.adapter import Placements, apply_policy
 
         objects = {"clip": TextEncoder(self.encoder), "model": self.diffusion}
+        if self.vae is not None:
+            objects["vae"] = SimpleNamespace(patcher=self.vae, latent_dim=2, disable_offload=False)
         placed, placements = apply_policy(policy, objects, {}, Placements())
         self.encoder, self.diffusion = placed["clip"].patcher, placed["model"]
+        if self.vae is not None:
+            self.vae = placed["vae"].patcher
         return placements
 
     def encode(self, patcher: Any = None) -> torch.Tensor:
@@ -142,6 +151,21 @@ class Workflow:
         with self.comfy.sim.measure() as m:
             self.step()
         self.end_node()
+        return float(m.ms)
+
+    def decode(self) -> None:
+        """A VAE's node."""
+        vae: Any = self.vae
+        self.comfy.mm.load_models_gpu([vae], memory_required=self.decoding)
+        vae.model(vae.model.sample(self.comfy.sim.device)).cpu()
+        self.end_node()
+
+    def picture(self) -> float:
+        """Return the milliseconds from a new prompt to its picture, of one step."""
+        with self.comfy.sim.measure() as m:
+            self.encode()
+            self.sample()
+            self.decode()
         return float(m.ms)
 
     def end_node(self) -> None:

@@ -13,12 +13,13 @@ import { text } from "./strings.mjs";
 
 /**
  * @typedef {{node: any, slot: number, links: any[]}} Source an output, and its links that are to begin at the Loader
- * @typedef {{graph: string | null, after: {node: any, slot: number} | null, loaders: Record<string, Source>[]}} Level
+ * @typedef {{graph: string | null, after: {node: any, slot: number} | null, loaders: Loader[]}} Level
+ * @typedef {{kind: string, sources: Record<string, Source>}} Loader one that is to be inserted: which, and its sources by socket
  * @typedef {{graph: string | null, id: any, kind: string, cause: string, types: string}} LeftOut
  * @typedef {{class_type: string, inputs: Record<string, any>}} Values what a policy node of a subgraph is filled with
  */
 
-const LOADER = "LayerwiseOffload_Loader";
+const PLACERS = ["LayerwiseOffload_Loader", "LayerwiseOffload_OtherModels"]; // whose outputs are called as their inputs
 const LOAD = "LayerwiseOffload_LoadPolicy";
 /** @type {Record<string, any>} */
 const WHY = {
@@ -54,7 +55,7 @@ export function removePlacement() {
   const count = edit(
     () => {
       const nodes = there.flatMap((one) => one.nodes);
-      const loaders = nodes.filter((node) => node.comfyClass === LOADER);
+      const loaders = nodes.filter((node) => PLACERS.includes(node.comfyClass));
       for (const loader of loaders) splice(loader);
       const unused = nodes.filter((node) => !loaders.includes(node) && !isUsed(node));
       for (const node of unused) node.graph.remove(node);
@@ -75,7 +76,7 @@ export function removePlacement() {
 function insert(level, lead, values) {
   const graph = graphOf(level);
   const made = [];
-  const nearTo = (/** @type {Record<string, Source>} */ sources) => graph?.getNodeById(Object.values(sources)[0].node);
+  const nearTo = (/** @type {Loader} */ { sources }) => graph?.getNodeById(Object.values(sources)[0].node);
   if (!level.loaders.every(nearTo)) return []; // the graph has changed since the server was asked
   let policy = lead?.graph === graph ? lead : onlyPolicy(graph);
   if (!policy) {
@@ -86,9 +87,9 @@ function insert(level, lead, values) {
     made.push(policy);
   }
   let after = level.after && { node: graph.getNodeById(level.after.node), slot: level.after.slot };
-  for (const sources of level.loaders) {
-    const loader = mark(addNode(graph, LOADER, (node) => nearestPlace(graph, node, nearTo(sources))));
-    for (const [socket, source] of Object.entries(sources)) redirect(graph, source, loader, socket);
+  for (const one of level.loaders) {
+    const loader = mark(addNode(graph, one.kind, (node) => nearestPlace(graph, node, nearTo(one))));
+    for (const [socket, source] of Object.entries(one.sources)) redirect(graph, source, loader, socket);
     policy.connect(0, loader, "policy");
     after?.node?.connect(after.slot, loader, "placements");
     after = { node: loader, slot: loader.findOutputSlot("placements") };
@@ -136,7 +137,7 @@ async function valuesOf(lead) {
 /** @param {Level[]} levels @param {LeftOut[]} leftOut */
 function tell(levels, leftOut) {
   const loaders = levels.flatMap((level) => level.loaders);
-  const models = loaders.reduce((sum, loader) => sum + Object.keys(loader).length, 0);
+  const models = loaders.reduce((sum, loader) => sum + Object.keys(loader.sources).length, 0);
   const lines = leftOut.map((one) => text("leftOut", { ...one, why: text(WHY[one.cause], one) }));
   if (models) lines.unshift(text("placedHow", { models, loaders: loaders.length }));
   say(leftOut.length ? "warn" : "success", models ? "placed" : "nothingToPlace", lines.join("\n"));

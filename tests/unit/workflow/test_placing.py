@@ -10,8 +10,7 @@ import pytest
 
 from offload_runtime.errors import WorkflowError
 from offload_runtime.workflow import (
-    LOADER_OUTPUTS,
-    SOCKETS,
+    PLACERS,
     LeftOut,
     box_of,
     of_object_info,
@@ -23,6 +22,9 @@ ROOT = Path(__file__).resolve().parents[3]
 FLUX = json.loads(Path(__file__).with_name("flux_lora.json").read_text(encoding="utf-8"))
 POLICY = "version: 1\ncomponents:\n  text_encoder: layerwise\n"
 LOADER, LOAD = "LayerwiseOffload_Loader", "LayerwiseOffload_LoadPolicy"
+OTHER = "LayerwiseOffload_OtherModels"
+PLACEMENTS = {kind: len(sockets) for kind, sockets in PLACERS.items()}
+"""Where the output `placements` of each of our loaders is: behind all others."""
 
 
 def node(kind: str, title: str = "", **inputs: Any) -> dict[str, Any]:
@@ -82,8 +84,62 @@ def test_a_second_model_goes_through_a_second_loader_behind_the_first() -> None:
     assert done.document["layerwise_offload_1"]["inputs"] == {"model": ["1", 0], "vae": ["3", 0]}
     assert done.document["layerwise_offload_2"]["inputs"] == {
         "model": ["2", 0],
-        "placements": ["layerwise_offload_1", LOADER_OUTPUTS.index("placements")],
+        "placements": ["layerwise_offload_1", PLACEMENTS[LOADER]],
     }
+
+
+def test_what_else_is_loaded_goes_through_the_loader_of_other_models_behind_the_loader() -> None:
+    prompt = {
+        "1": node("ControlNetLoader", control_net_name="depth.safetensors"),
+        "2": node("SetUnionControlNetType", control_net=["1", 0], type="depth"),
+        "3": node("ControlNetLoader", control_net_name="pose.safetensors"),
+        "4": node("CheckpointLoaderSimple", ckpt_name="sd15.safetensors"),
+        "5": node("ControlNetApplyAdvanced", control_net=["2", 0], vae=["4", 2]),
+        "6": node("ControlNetApplyAdvanced", positive=["5", 0], control_net=["3", 0]),
+        "7": node("KSampler", model=["4", 0], positive=["6", 0]),
+        "8": node("UpscaleModelLoader", model_name="x4.pth"),
+        "9": node("ImageUpscaleWithModel", upscale_model=["8", 0], image=["7", 0]),
+    }
+    done = place(prompt, POLICY)
+    assert (done.loaders, done.sources, done.left_out) == (3, 5, ())
+    made = done.document
+    asked = {"policy": ["layerwise_offload_1", 0]}
+    new = {name: (made[name]["class_type"], made[name]["inputs"]) for name in made if name not in prompt}
+    del new["layerwise_offload_1"]
+    first, second = (
+        [f"layerwise_offload_{number}", PLACEMENTS[kind]] for number, kind in ((2, LOADER), (3, OTHER))
+    )
+    assert new == {
+        "layerwise_offload_2": (LOADER, {"model": ["4", 0], "vae": ["4", 2], **asked}),
+        "layerwise_offload_3": (
+            OTHER,
+            {"control_net": ["1", 0], "upscale_model": ["8", 0], **asked, "placements": first},
+        ),
+        "layerwise_offload_4": (OTHER, {"control_net": ["3", 0], **asked, "placements": second}),
+    }
+    names = list(PLACERS[OTHER])
+    assert made["2"]["inputs"]["control_net"] == ["layerwise_offload_3", names.index("control_net")]
+    assert made["6"]["inputs"]["control_net"] == ["layerwise_offload_4", names.index("control_net")]
+    assert made["9"]["inputs"]["upscale_model"] == ["layerwise_offload_3", names.index("upscale_model")]
+    assert place(made, POLICY).document == made
+    assert remove(made) == (prompt, 4)
+
+
+def test_another_model_follows_the_loader_that_is_there() -> None:
+    prompt = {
+        "1": node("CLIPLoader", clip_name="t5.safetensors"),
+        "2": node(LOADER, clip=["1", 0]),
+        "3": node("CLIPTextEncode", clip=["2", 1]),
+        "4": node("StyleModelLoader", style_model_name="redux.safetensors"),
+        "5": node("StyleModelApply", conditioning=["3", 0], style_model=["4", 0]),
+    }
+    made = place(prompt).document
+    assert made["layerwise_offload_1"]["class_type"] == OTHER
+    assert made["layerwise_offload_1"]["inputs"] == {
+        "style_model": ["4", 0],
+        "placements": ["2", PLACEMENTS[LOADER]],
+    }
+    assert remove(made) == (prompt, 1)
 
 
 def test_what_is_loaded_with_a_placed_model_comes_in_a_later_loader() -> None:
@@ -104,7 +160,7 @@ def test_what_is_loaded_with_a_placed_model_comes_in_a_later_loader() -> None:
     assert done.document["layerwise_offload_1"]["inputs"] == {"model": ["2", 0]}
     assert done.document["layerwise_offload_2"]["inputs"] == {
         "vae": ["1", 0],
-        "placements": ["layerwise_offload_1", LOADER_OUTPUTS.index("placements")],
+        "placements": ["layerwise_offload_1", PLACEMENTS[LOADER]],
     }
 
 
@@ -119,7 +175,7 @@ def test_a_model_that_already_goes_through_a_loader_is_left_alone_and_the_rest_f
     made = place(prompt, POLICY).document
     assert made["4"] == prompt["4"]
     assert made["3"] == prompt["3"]
-    assert made["layerwise_offload_2"]["inputs"]["placements"] == ["3", LOADER_OUTPUTS.index("placements")]
+    assert made["layerwise_offload_2"]["inputs"]["placements"] == ["3", PLACEMENTS[LOADER]]
     assert remove(made) == (prompt, 2)
 
 
@@ -128,17 +184,18 @@ def test_what_cannot_be_placed_is_named_with_the_reason() -> None:
         "1": node("UnetLoaderGGUF", unet_name="flux-Q4.gguf"),
         "2": node("LoraLoaderModelOnly", lora_name="style.safetensors", model=["1", 0]),
         "3": node("LoraLoaderModelOnly", lora_name="more.safetensors", model=["2", 0]),
-        "4": node("ControlNetLoader", control_net_name="depth.safetensors"),
-        "5": node("ControlNetApplyAdvanced", control_net=["4", 0]),
+        "4": node("IPAdapterModelLoader", ipadapter_file="ip-adapter.safetensors"),
+        "5": node("IPAdapter", ipadapter=["4", 0]),
         "6": node("KSampler", model=["3", 0], positive=["5", 0]),
     }
     done = place(prompt, POLICY)
     assert done.document == prompt
     assert done.left_out == (
         LeftOut(None, "1", "UnetLoaderGGUF", "unknown"),
-        LeftOut(None, "4", "ControlNetLoader", "type", "CONTROL_NET"),
+        LeftOut(None, "4", "IPAdapterModelLoader", "unknown"),
     )
     gguf = {
+        "IPAdapterModelLoader": {"input": {"required": {}}, "output": ["IPADAPTER"]},
         "UnetLoaderGGUF": {"input": {"required": {"unet_name": [["flux-Q4.gguf"]]}}, "output": ["MODEL"]},
         "LoraLoaderModelOnly": {"input": {"required": {"model": ["MODEL", {}]}}, "output": ["MODEL"]},
         "KSampler": {"input": {"required": {"model": ["MODEL", {}]}}, "output": ["LATENT"]},
@@ -147,6 +204,7 @@ def test_what_cannot_be_placed_is_named_with_the_reason() -> None:
     gguf["KSampler"]["output_node"] = True
     known = place(prompt, None, of_object_info(gguf))
     assert known.sources == 1
+    assert known.left_out == (LeftOut(None, "4", "IPAdapterModelLoader", "type", "IPADAPTER"),)
     assert known.document["2"]["inputs"]["model"] == ["layerwise_offload_1", 0]
 
 
@@ -191,23 +249,25 @@ def test_what_only_feeds_nodes_that_are_off_is_not_loaded_for_our_sake() -> None
     "file", sorted((ROOT / "example_workflows").glob("*.json")), ids=lambda file: file.stem
 )
 def test_our_own_workflows_are_placed_already(file: Path) -> None:
+    """All but what is placed only if somebody asks for it."""
     workflow = json.loads(file.read_text(encoding="utf-8"))
-    done = place(workflow, POLICY)
-    assert done.document == workflow
+    done = place(workflow)
+    new = done.document["nodes"][len(workflow["nodes"]) :]
+    assert {one["type"] for one in new} <= {OTHER}
+    if not new:
+        assert done.document == workflow
     assert remove(workflow) == (workflow, 0)
 
 
-def test_the_table_of_sockets_is_that_of_the_node() -> None:
+@pytest.mark.parametrize("kind", PLACERS)
+def test_the_tables_of_sockets_are_those_of_the_nodes(kind: str) -> None:
     """Links count outputs by place."""
     fixture = ROOT / "tests" / "server" / "fixtures" / "node_schemas.json"
-    schema = json.loads(fixture.read_text(encoding="utf-8"))[LOADER]
-    assert [name.lower() for name, _ in schema["outputs"]] == list(LOADER_OUTPUTS)
+    schema = json.loads(fixture.read_text(encoding="utf-8"))[kind]
+    outputs = [(name.lower(), kind) for name, kind in schema["outputs"]]
+    assert outputs == [*PLACERS[kind].items(), ("placements", "PLACEMENTS")]
     takes = {name: kind for name, kind, _ in schema["optional"]}
-    assert SOCKETS.items() <= takes.items()
-    assert {name: kind for name, kind in takes.items() if name not in SOCKETS} == {
-        "policy": "PLACEMENT_POLICY",
-        "placements": "PLACEMENTS",
-    }
+    assert takes == {**PLACERS[kind], "policy": "PLACEMENT_POLICY", "placements": "PLACEMENTS"}
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,11 @@ from typing import Any
 from hypothesis import given, settings
 from random_graphs import TYPES, prompts, workflows
 
-from offload_runtime.workflow import LOADER_OUTPUTS, PACK_PREFIX, SOCKETS, is_ui, place, remove
+from offload_runtime.workflow import PACK_PREFIX, PLACERS, is_ui, place, remove
 
 POLICY = "version: 1\ncomponents:\n  vae: resident\n"
-LOADER = "LayerwiseOffload_Loader"
+TAKEN = {kind for sockets in PLACERS.values() for kind in sockets.values()}
+"""The types that one of our loaders takes."""
 COUNTERS = ("last_node_id", "last_link_id", "state")
 
 
@@ -73,15 +74,15 @@ def test_all_that_used_a_source_uses_a_loader_and_nothing_else_changes(prompt: d
         for key, value in node["inputs"].items():
             if now["inputs"][key] != value:
                 loader = made[now["inputs"][key][0]]
-                assert loader["class_type"] == LOADER
-                assert loader["inputs"][LOADER_OUTPUTS[now["inputs"][key][1]]] == value
+                sockets = list(PLACERS[loader["class_type"]])
+                assert loader["inputs"][sockets[now["inputs"][key][1]]] == value
             elif isinstance(value, list) and is_source(prompt, value):
                 assert value[0] not in used(made), "something that runs still uses the source itself"
 
 
 def is_source(prompt: dict[str, Any], link: list[Any]) -> bool:
     kind = TYPES[prompt[link[0]]["class_type"]]
-    return kind.outputs[link[1]] in SOCKETS.values() and kind.outputs[link[1]] not in kind.takes
+    return kind.outputs[link[1]] in TAKEN and kind.outputs[link[1]] not in kind.takes
 
 
 def used(prompt: dict[str, Any]) -> set[str]:
@@ -97,7 +98,7 @@ def used(prompt: dict[str, Any]) -> set[str]:
         name
         for name in found
         if any(
-            value[0] == name and prompt[other]["class_type"] != LOADER
+            value[0] == name and prompt[other]["class_type"] not in PLACERS
             for other in found
             for value in prompt[other]["inputs"].values()
             if isinstance(value, list) and is_ours_or_source(prompt, value)
@@ -127,12 +128,17 @@ def test_there_is_no_ring_and_no_loader_too_many(prompt: dict[str, Any]) -> None
     for name in done.document:
         walk(name)
     filled = [
-        set(node["inputs"]) & set(SOCKETS) for node in done.document.values() if node["class_type"] == LOADER
+        (node["class_type"], set(node["inputs"]) & set(PLACERS[node["class_type"]]))
+        for node in done.document.values()
+        if node["class_type"] in PLACERS
     ]
-    assert all(filled)
-    if "VAEFromModel" not in {node["class_type"] for node in prompt.values()}:
-        most = max((sum(socket in one for one in filled) for socket in SOCKETS), default=0)
-        assert done.loaders == len(filled) == most
+    assert all(given for _, given in filled)
+    assert done.loaders == len(filled)
+    if not {"VAEFromModel", "ControlNetOfModel"} & {node["class_type"] for node in prompt.values()}:
+        assert done.loaders == sum(
+            max((sum(socket in given for _, given in filled) for socket in sockets), default=0)
+            for sockets in PLACERS.values()
+        )
 
 
 @settings(max_examples=50)
