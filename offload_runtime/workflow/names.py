@@ -12,8 +12,8 @@ LOADER = "LayerwiseOffload_Loader"
 POLICY = "LayerwiseOffload_PlacementPolicy"
 OVERRIDE = "LayerwiseOffload_SetPlacement"
 LOAD_POLICY = "LayerwiseOffload_LoadPolicy"
-POLICY_TYPE = "PLACEMENT_POLICY"
-PLACEMENTS_TYPE = "PLACEMENTS"
+POLICY_TYPE = "LAYERWISE_POLICY"
+PLACEMENTS_TYPE = "LAYERWISE_PLACEMENTS"
 
 LOADER_OUTPUTS = ("model", "clip", "vae", "clip_vision", "placements")
 """The Loader's outputs by the name of the input that they hand on, in order: links count them."""

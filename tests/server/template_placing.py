@@ -36,7 +36,7 @@ def sockets(object_info: ObjectInfo) -> dict[str, Socket]:
     for placer in PLACERS:
         outputs = object_info[placer]["output"] if placer in object_info else []
         for name, config in object_info[placer]["input"]["optional"].items() if outputs else ():
-            if config[0] in outputs and config[0] != "PLACEMENTS":
+            if config[0] in outputs and config[0] != "LAYERWISE_PLACEMENTS":
                 found[config[0]] = Socket(placer, name, outputs.index(config[0]))
     return found
 

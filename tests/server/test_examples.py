@@ -17,28 +17,28 @@ from scripts.places import ROOT
 EXAMPLES = ROOT / "example_workflows"
 # What the policy asks for, by component of the stand-ins, and what must have come of it on this CPU.
 ASKED = {
-    "flux_small_card": {"text_encoder": "layerwise", "vae": "auto", "transformer": "auto"},
+    "flux_small_card": {"text_encoder": "layerwise", "vae": "auto", "diffusion_model": "auto"},
     "flux_redux_image_encoder": {
         "text_encoder": "layerwise",
         "image_encoder": "layerwise",
         "vae": "auto",
-        "transformer": "auto",
+        "diffusion_model": "auto",
     },
-    "ltx_video_resident_vae": {"text_encoder": "layerwise", "video_vae": "resident", "transformer": "auto"},
+    "ltx_video_resident_vae": {"text_encoder": "layerwise", "video_vae": "resident", "diffusion_model": "auto"},
     "flux_loaders_little_memory": {
         "text_encoder": "layerwise",
         "image_encoder": "layerwise",
         "vae": "auto",
-        "transformer": "auto",
+        "diffusion_model": "auto",
     },
-    "ltx_video_loaders": {"text_encoder": "layerwise", "video_vae": "resident", "transformer": "auto"},
+    "ltx_video_loaders": {"text_encoder": "layerwise", "video_vae": "resident", "diffusion_model": "auto"},
     "sd35_controlnet": {
         "text_encoder": "layerwise",
         "vae": "auto",
-        "transformer": "auto",
+        "diffusion_model": "auto",
         "control_net": "layerwise",
     },
-    "sd35_cpu_low_memory": {"text_encoder": "layerwise", "vae": "auto", "transformer": "auto"},
+    "sd35_cpu_low_memory": {"text_encoder": "layerwise", "vae": "auto", "diffusion_model": "auto"},
 }
 
 UNCHECKED = {"ltx_video_loaders"}

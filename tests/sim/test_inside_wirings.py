@@ -16,7 +16,7 @@ from .prompt_change import GB, TextEncoder, Workflow
 
 pytestmark = pytest.mark.usefixtures("_inference_mode")
 
-SOCKETS = ("MODEL", "CLIP", "VAE", "CLIP_VISION", "PLACEMENTS")
+SOCKETS = ("MODEL", "CLIP", "VAE", "CLIP_VISION", "LAYERWISE_PLACEMENTS")
 OUTPUTS = {
     "UNETLoader": ("MODEL",),
     "CLIPLoader": ("CLIP",),

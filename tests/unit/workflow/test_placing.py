@@ -205,8 +205,8 @@ def test_the_table_of_sockets_is_that_of_the_node() -> None:
     takes = {name: kind for name, kind, _ in schema["optional"]}
     assert SOCKETS.items() <= takes.items()
     assert {name: kind for name, kind in takes.items() if name not in SOCKETS} == {
-        "policy": "PLACEMENT_POLICY",
-        "placements": "PLACEMENTS",
+        "policy": "LAYERWISE_POLICY",
+        "placements": "LAYERWISE_PLACEMENTS",
     }
 
 
