@@ -60,7 +60,9 @@ def test_a_policy_file_and_flags(tmp_path: Path, capsys: pytest.CaptureFixture[s
         "components: {text_encoder: layerwise, video_vae: resident, transformer: {device: gpu:1}}"
     )
     words = ["--flags", "--reserve-vram 2 --disable-async-offload", "--ram", "16GB", "--accelerators", "2"]
-    code, out, _ = run(capsys, str(file), *words, "--components", "text_encoder=4GB:12, diffusion_model=6GB:0")
+    code, out, _ = run(
+        capsys, str(file), *words, "--components", "text_encoder=4GB:12, diffusion_model=6GB:0"
+    )
     assert code == 0
     assert "started with --reserve-vram 2 --disable-async-offload" in out
     assert "2.80 GB for activations and --reserve-vram 2" in out

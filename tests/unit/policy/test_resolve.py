@@ -277,7 +277,11 @@ def test_text_encoders_give_way_before_image_encoders() -> None:
 
 
 def test_the_activations_of_video_are_kept_free_until_they_are_known() -> None:
-    video = (component("text_encoder", 6), component("diffusion_model", 12, 40), component("video_vae", 0.5, 12))
+    video = (
+        component("text_encoder", 6),
+        component("diffusion_model", 12, 40),
+        component("video_vae", 0.5, 12),
+    )
     known = (video[0], component("diffusion_model", 12, 40, activation_bytes=gb(2)), video[2])
     assert resolve(Policy(), machine(24), video)["text_encoder"].placement is Placement.LAYERWISE
     assert resolve(Policy(), machine(24), known)["text_encoder"].placement is Placement.RESIDENT
