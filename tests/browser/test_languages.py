@@ -42,7 +42,8 @@ def test_the_panel_is_chinese_too(chinese: ComfyPage) -> None:
     )
     expect(chinese.page.get_by_role("button", name="加载策略文件…")).to_be_visible()
     expect(chinese.page.get_by_role("button", name="把“VAE”恢复为 auto")).to_be_visible()
-    expect(chinese.page.locator(".lwo-field[data-name=mode]")).to_contain_text("◇模式: auto")
+    expect(chinese.page.locator(".lwo-field[data-name=vae]")).to_contain_text("◆VAE: cpu")
+    expect(chinese.page.locator(".lwo-fields")).to_contain_text("上次运行的结果")
 
 
 def test_what_a_language_does_not_say_stays_english(chinese: ComfyPage) -> None:
