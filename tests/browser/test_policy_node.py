@@ -407,9 +407,11 @@ MEASURE = """() => {
         return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2];
     };
     const ground = luminance(getComputedStyle(list).backgroundColor);
-    const contrasts = [...list.querySelectorAll(".lwo-said, .lwo-quiet, h4")].map(e => luminance(getComputedStyle(e).color))
+    const contrasts = [...list.querySelectorAll(".lwo-said, .lwo-quiet, h4")]
+        .map(e => luminance(getComputedStyle(e).color))
         .map(l => (Math.max(l, ground) + 0.05) / (Math.min(l, ground) + 0.05));
-    const cut = [...list.querySelectorAll("h4, p, li")].filter(e => e.getBoundingClientRect().bottom > box.bottom + 1 && e.offsetParent)
+    const cut = [...list.querySelectorAll("h4, p, li")].filter(e => e.offsetParent)
+        .filter(e => e.getBoundingClientRect().bottom > box.bottom + 1)
         .map(e => e.textContent);
     return { contrast: Math.min(...contrasts), cut };
 }"""

@@ -1,5 +1,6 @@
 // @ts-check
 // What a Placement Policy node says field by field, and what auto became: plain values in, plain values out.
+import { inLanguage } from "./sentences.mjs";
 import { text } from "./strings.mjs";
 
 /**
@@ -58,7 +59,7 @@ export function outcomes(runs, fields) {
   const settings = Object.entries(Object.assign({}, ...runs.map((one) => one.settings)))
     .filter(([name, { value }]) => own.get(name) !== value)
     .map(([name, { value, asked_by }]) => ({
-      name, explicit: true, became: value, why: text("setBy", { by: asked_by }), differs: false,
+      name, explicit: true, became: value, why: text("setBy", { by: inLanguage(asked_by) }), differs: false,
     }));
   const rows = rowsOf(runs).map((row) => ({
     name: row.component, explicit: isSet(row.asked), became: word(row.decided), why: sentence(row), differs: differs(row),
@@ -93,7 +94,8 @@ export function word(decided) {
 
 /** @param {Row} row */
 function sentence(row) {
-  const values = { ...row, decided: word(row.decided), applied: word(row.applied), why: row.why.replace(/\.$/, "") };
+  const [why, how] = [row.why.replace(/\.$/, ""), row.how].map(inLanguage);
+  const values = { ...row, decided: word(row.decided), applied: word(row.applied), why, how };
   return text(differs(row) ? "componentApplied" : "componentWhy", values);
 }
 
@@ -105,7 +107,7 @@ function differs(row) {
 /** @param {string} name @param {boolean} explicit @param {Decided[]} decided */
 function settled(name, explicit, decided) {
   const won = decided.map((one) => one.settings[name]).find(Boolean);
-  if (won) return { became: won.value, why: text("setBy", { by: won.asked_by }) };
+  if (won) return { became: won.value, why: text("setBy", { by: inLanguage(won.asked_by) }) };
   if (explicit) return { became: "", why: "" };
   return { became: SETTINGS[name]?.became() ?? "", why: text(SETTINGS[name]?.why ?? "settingAuto") };
 }

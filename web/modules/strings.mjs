@@ -3,9 +3,11 @@
 // `layerwiseOffload` in its locales/<language>/main.json, which ComfyUI serves with the rest of /i18n.
 import { app } from "../../../scripts/app.js";
 import { api } from "../../../scripts/api.js";
+import { learnSentences } from "./sentences.mjs";
 
 const TEXTS = {
-  searchName: "{name} (low VRAM, block swap)",
+  searchWords: "low VRAM, block swap",
+  searchName: "{words}: {name}",
   loadFile: "Load policy file…",
   saveFile: "Save policy file…",
   copyYaml: "Copy as YAML",
@@ -97,7 +99,9 @@ export async function loadTexts() {
   if (language === "en") return;
   const response = await api.fetchApi("/i18n");
   if (!response.ok) return;
-  const translated = (await response.json())?.[language]?.layerwiseOffload ?? {};
+  const there = (await response.json())?.[language];
+  learnSentences(there?.layerwiseOffloadSentences ?? {});
+  const translated = there?.layerwiseOffload ?? {};
   for (const key of Object.keys(TEXTS)) {
     if (typeof translated[key] === "string") texts[key] = translated[key];
   }
