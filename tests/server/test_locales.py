@@ -137,7 +137,7 @@ def test_every_category_and_socket_type_of_ours_has_a_name(object_info: dict[str
     used = {config[0] for config in inputs if isinstance(config[0], str)}
     used |= {kind for info in ours for kind in info["output"]}
     main = read("en", "main.json")
-    assert {kind for kind in used if kind.startswith("PLACEMENT")} == set(main["dataTypes"])
+    assert {kind for kind in used if kind.startswith("LAYERWISE")} == set(main["dataTypes"])
     assert {info["category"].rpartition("/")[2] for info in ours} == set(main["nodeCategories"])
 
 
