@@ -77,7 +77,7 @@ class Sampling:
         from offload_runtime.engine import Ledger
         from offload_runtime.policy import HostTier, Placement
 
-        handle: Any = SimpleNamespace(patcher=self.patcher, socket="model", component="transformer")
+        handle: Any = SimpleNamespace(patcher=self.patcher, socket="model", component="diffusion_model")
         placed: Any
         if self._dynamic:
             placed = Paged(handle, PageWish(Placement.LAYERWISE, False, None, loops=True))

@@ -14,8 +14,15 @@ from offload_runtime.policy.files import dump_policy, parse_policy
 
 GB = 1024**3
 NAMES = (
-    *("text_encoder", "text_encoder_2", "text_encoder_3", "image_encoder", "image_encoder_2", "transformer"),
-    *("transformer_2", "vae", "video_vae", "condition_image_encoder", "audio_vae", "vocoder"),
+    *(
+        "text_encoder",
+        "text_encoder_2",
+        "text_encoder_3",
+        "image_encoder",
+        "image_encoder_2",
+        "diffusion_model",
+    ),
+    *("diffusion_model_2", "vae", "video_vae", "condition_image_encoder", "audio_vae", "vocoder"),
 )
 MACHINE = MachineFacts("cuda:0", True, 24 * GB, 23 * GB, 64 * GB, 60 * GB, inference_reserve=GB)
 FILE = """

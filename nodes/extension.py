@@ -5,6 +5,7 @@ from __future__ import annotations
 from comfy_api.latest import ComfyExtension, io
 
 from .every_prompt import add_prompt_handler
+from .help_pages import add_help_pages
 from .loader import LoaderNode
 from .model_loaders import model_loaders
 from .other_loader import OtherModelsNode
@@ -23,6 +24,7 @@ class LayerwiseOffloadExtension(ComfyExtension):
         """Return the node classes, in the order in which they are used; a running server gets the routes."""
         add_routes()
         add_cache_header()
+        add_help_pages()
         add_prompt_handler()
         return [
             PlacementPolicyNode,

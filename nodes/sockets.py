@@ -9,9 +9,9 @@ from comfy_api.latest import io
 from ..offload_runtime.policy.sockets import OTHERS
 from ..offload_runtime.policy.sockets import SOCKETS as PLACED
 
-PlacementPolicy = io.Custom("PLACEMENT_POLICY")
-Placements = io.Custom("PLACEMENTS")
-PlacementReport = io.Custom("PLACEMENT_REPORT")
+PlacementPolicy = io.Custom("LAYERWISE_POLICY")
+Placements = io.Custom("LAYERWISE_PLACEMENTS")
+PlacementReport = io.Custom("LAYERWISE_REPORT")
 
 CATEGORY = "advanced/offload"
 

@@ -22,6 +22,7 @@ def setting_widget(row: SettingRow, *, name: str = "", tooltip: str = "", group:
         widget = io.Combo.Input(name or row.key, options=choices(row.kind), **options)
     else:
         widget = io.String.Input(name or row.key, **options)
-    if group:
-        widget.extra_dict = {"placement_group": group}  # not every version takes it as an argument
+    # What reaches the browser beside: not every version takes it as an argument, and every browser knows `advanced`.
+    said = {"placement_group": group, "advanced": row.advanced}
+    widget.extra_dict = {name: value for name, value in said.items() if value}
     return widget

@@ -90,7 +90,7 @@ def _add_explain(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     command.add_argument("--flags", default="", help="ComfyUI's flags, such as --flags='--cpu-vae --novram'")
     command.add_argument(
         "--components",
-        default="text_encoder=9.5GB,transformer=12GB,vae=0.3GB",
+        default="text_encoder=9.5GB,diffusion_model=12GB,vae=0.3GB",
         help="NAME=SIZE, or NAME=SIZE:LAYERS, with commas between (default: %(default)s)",
     )
     command.set_defaults(run=_explain)

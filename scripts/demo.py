@@ -27,7 +27,7 @@ from .peak_memory import Peak, PeakMemory
 from .places import DEMO_OUTPUT, ROOT, demo_models, shown
 from .problem import Problem, run
 
-EXAMPLE = ROOT / "example_workflows" / "placement_policy.json"
+EXAMPLE = ROOT / "example_workflows" / "Placement policy on demo models.json"
 
 
 @dataclass(frozen=True)

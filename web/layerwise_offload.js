@@ -2,11 +2,12 @@
 // Entry of the pack's web part: ComfyUI imports every .js below web/, so this is the only one.
 // The helpers are in a folder of their own: browsers have older ones, which came without a cache header, by other names.
 import { app } from "../../scripts/app.js";
-import { addStyle } from "./modules/dom.mjs";
+import { addStyle, widen } from "./modules/dom.mjs";
 import { loadIntoView, watchDrops } from "./modules/drop.mjs";
 import { rememberLastRun, repaint, watchChanges } from "./modules/outputs.mjs";
 import { placeWorkflow, removePlacement } from "./modules/placing.mjs";
 import { addMarks, addPolicyPanel } from "./modules/policy_node.mjs";
+import { addSearchWords } from "./modules/search.mjs";
 import { keepValuesByName } from "./modules/saved_values.mjs";
 import { loadTexts, text } from "./modules/strings.mjs";
 import { addPolicyText, addReport } from "./modules/text_nodes.mjs";
@@ -19,6 +20,10 @@ const NODES = {
   LayerwiseOffload_PlacementReport: addReport,
   LayerwiseOffload_SavePolicy: addPolicyText,
 };
+
+/** How wide a new node is, at least; the names of the last ones are long. @type {Record<string, number>} */
+const WIDTHS = { LayerwiseOffload_Loader: 300, LayerwiseOffload_SetPlacement: 400, LayerwiseOffload_OtherModels: 430 };
+const WIDTH = 380;
 
 app.registerExtension({
   name: "LayerwiseOffload",
@@ -61,15 +66,17 @@ app.registerExtension({
       { content: text("removePlacement"), callback: removePlacement },
     ];
   },
-  async setup() {
+  init: loadTexts,
+  beforeRegisterVueAppNodeDefs: addSearchWords,
+  setup() {
     addStyle();
     watchDrops();
     watchChanges();
-    await loadTexts();
   },
   nodeCreated(/** @type {any} */ node) {
     if (!node.comfyClass?.startsWith(PREFIX)) return;
     keepValuesByName(node);
+    widen(node, WIDTHS[node.comfyClass] ?? WIDTH);
     NODES[node.comfyClass]?.(node);
   },
   afterConfigureGraph() {

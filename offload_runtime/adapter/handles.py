@@ -18,7 +18,7 @@ from .carriers import carrier_of, copied, patcher_of
 from .contacts import Group, missing_on
 from .vaes import vae_name, watch_frames
 
-_NAMES = {"model": "transformer", "clip": "text_encoder", "clip_vision": "image_encoder"}
+_NAMES = {"model": "diffusion_model", "clip": "text_encoder", "clip_vision": "image_encoder"}
 """Socket → component name; a VAE is named by what it is for, and all others are called as their socket."""
 
 

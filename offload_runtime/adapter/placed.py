@@ -1,4 +1,4 @@
-"""The components of a workflow as they were placed: what travels on a `PLACEMENTS` link to the report."""
+"""The components of a workflow as they were placed: what travels on a `LAYERWISE_PLACEMENTS` link to the report."""
 
 from __future__ import annotations
 

@@ -59,13 +59,16 @@ OTHERS = tuple(sockets.OTHERS)
 """The types of ComfyUI that hold weights beside MODEL, CLIP, VAE and CLIP_VISION, in lower case."""
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "dit": ("transformer",),
+    "dit": ("diffusion_model",),
     "text_encoder": ("text_encoder",),
     "image_encoder": ("image_encoder",),
     "vae": ("vae", "video_vae", "condition_image_encoder"),
     "other": OTHERS,
 }
 """Group name → base names of its members."""
+
+ALIASES = {"transformer": "diffusion_model"}
+"""SGLang-Diffusion's words for components that ComfyUI, and so everything here, calls otherwise."""
 
 UNGROUPED = ("audio_vae", "vocoder")
 """Components that no group contains: they are placed by name, or by `all`."""

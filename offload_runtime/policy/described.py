@@ -153,7 +153,7 @@ def described_components(text: str, machine: MachineFacts) -> tuple[ComponentFac
             )
         components[component] = _described(component, amount, machine)
     if not components:
-        raise PolicyError("--components names nothing; write it as text_encoder=9.5GB,transformer=12GB")
+        raise PolicyError("--components names nothing; write it as text_encoder=9.5GB,diffusion_model=12GB")
     return tuple(components.values())
 
 

@@ -92,8 +92,8 @@ COMPONENT_WORDS: Mapping[str, str] = {
         "clip_vision clipvision clip_vision_model vision vision_encoder vision_model siglip dinov2 image_encoders",
     ),
     **_words(
-        "transformer",
-        "unet model diffusion diffusion_model diffusion_models diffuser mmdit denoiser unet_model base_model "
+        "diffusion_model",
+        "unet model diffusion diffusion_models diffuser mmdit denoiser unet_model base_model "
         "video_dit audio_dit unconditional_transformer transformers",
     ),
     **_words(

@@ -1,4 +1,4 @@
-"""What a person asked for: the value that travels on a `PLACEMENT_POLICY` link."""
+"""What a person asked for: the value that travels on a `LAYERWISE_POLICY` link."""
 
 from __future__ import annotations
 

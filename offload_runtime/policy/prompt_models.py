@@ -14,11 +14,11 @@ from .links import is_link, upstream
 ANY = "*"
 """The type of an output that may be anything."""
 
-PLACEMENTS = "PLACEMENTS"
+PLACEMENTS = "LAYERWISE_PLACEMENTS"
 """The type by which nodes that place know of each other."""
 
 _DATA = frozenset(
-    {PLACEMENTS, "PLACEMENT_POLICY", "PLACEMENT_REPORT"}
+    {PLACEMENTS, "LAYERWISE_POLICY", "LAYERWISE_REPORT"}
     | {"AUDIO", "BOOLEAN", "COMBO", "CONDITIONING", "FLOAT", "GUIDER", "IMAGE", "INT", "LATENT", "MASK"}
     | {"NOISE", "SAMPLER", "SIGMAS", "STRING", "VIDEO"}
 )

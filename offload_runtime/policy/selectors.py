@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 
 from ..errors import PolicyError
-from .components import COMPONENTS, DEFAULT_GROUPS, GROUPS, SELECTORS, base_name, group_of
+from .components import ALIASES, COMPONENTS, DEFAULT_GROUPS, GROUPS, SELECTORS, base_name, group_of
 from .hints import component_hint
 
 _EXACT, _BASE, _GROUP, _DEFAULT, _ALL = 5, 4, 3, 2, 1
@@ -23,7 +23,10 @@ def normalize_selector(selector: str) -> str:
         PolicyError: the name is unknown; the message lists the nearest valid names.
     """
     name = selector.strip().lower().replace("-", "_")
-    if name in SELECTORS or base_name(name) in COMPONENTS:
+    base = base_name(name)
+    if base in ALIASES:
+        name, base = ALIASES[base] + name.removeprefix(base), ALIASES[base]
+    if name in SELECTORS or base in COMPONENTS:
         return name
     raise PolicyError(f"there is no component or group “{_short(selector)}”; {component_hint(selector)}")
 

@@ -57,6 +57,7 @@ class SettingRow:
         kind: its values: which there are, how they are read and spelled.
         tooltip: what the widget says about it.
         summary: what an editor of policy files says about it.
+        advanced: whether few need it, so that the browser hides it until it is asked for.
     """
 
     setting: Setting
@@ -65,6 +66,7 @@ class SettingRow:
     kind: Kind[Any]
     tooltip: str
     summary: str
+    advanced: bool = False
 
 
 SETTINGS = (
@@ -105,6 +107,7 @@ SETTINGS = (
         tooltip="on: stop with a sentence when this machine cannot do all that you set. off, and auto: do as much of "
         "it as it can, and say in the report how far that is.",
         summary="Refuse to run when the machine cannot do all that is asked.",
+        advanced=True,
     ),
     SettingRow(
         Setting.BUDGET,
@@ -123,6 +126,7 @@ SETTINGS = (
         tooltip="Where the weights of its layers wait. auto: not set here. pinned: page-locked memory, fastest. "
         "staged: ordinary memory, copied by a thread of its own. mapped: the model file, least memory.",
         summary="Where the weights of streamed layers wait.",
+        advanced=True,
     ),
     SettingRow(
         Setting.DEVICE,
@@ -132,6 +136,7 @@ SETTINGS = (
         tooltip="The accelerator that computes it: auto (ComfyUI's own), or its number, as in gpu:1. So far all "
         "components are placed on ComfyUI's own device: any other is left alone, and the report says so.",
         summary="The accelerator to compute on, such as gpu:1. So far it is ComfyUI's own: any other is left alone.",
+        advanced=True,
     ),
 )
 """In the order of the widgets. Workflows hold their values by position: a new row goes to the end."""

@@ -13,8 +13,8 @@ OTHER_MODELS = "LayerwiseOffload_OtherModels"
 POLICY = "LayerwiseOffload_PlacementPolicy"
 OVERRIDE = "LayerwiseOffload_SetPlacement"
 LOAD_POLICY = "LayerwiseOffload_LoadPolicy"
-POLICY_TYPE = "PLACEMENT_POLICY"
-PLACEMENTS_TYPE = "PLACEMENTS"
+POLICY_TYPE = "LAYERWISE_POLICY"
+PLACEMENTS_TYPE = "LAYERWISE_PLACEMENTS"
 
 PLACERS: Mapping[str, Mapping[str, str]] = MappingProxyType({LOADER: SOCKETS, OTHER_MODELS: OTHERS})
 """Our node that things go through → its sockets and the types that they take; its outputs are these, in order."""

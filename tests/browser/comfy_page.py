@@ -24,8 +24,6 @@ OURS = re.compile(r"layerwise", re.IGNORECASE)
 FRONTENDS_OWN = re.compile(r"Failed to fetch|NetworkError|Load failed")
 # Older frontends look every node type up in ComfyUI's registry, and name it when that is forbidden.
 REGISTRY = "https://api.comfy.org/comfy-nodes/"
-# The frontend asks for a node's help in its language first, and then for the page that we have.
-HELP_IN_ANOTHER_LANGUAGE = re.compile(r"404 .*/docs/\w+/[\w-]+\.md\)")
 
 
 class Box(NamedTuple):
@@ -379,7 +377,7 @@ class ComfyPage:
 
     def _on_console(self, message: ConsoleMessage) -> None:
         text = f"{message.type}: {message.text} ({message.location.get('url', '')})"
-        is_ours = OURS.search(text) and not HELP_IN_ANOTHER_LANGUAGE.search(text) and REGISTRY not in text
+        is_ours = OURS.search(text) and REGISTRY not in text
         if message.type in ("error", "warning") and is_ours:
             self.errors.append(text)
 

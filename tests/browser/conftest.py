@@ -129,7 +129,9 @@ def shipped(request: pytest.FixtureRequest) -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def example() -> dict[str, Any]:
     """The shipped workflow that renders a picture with all demo models; a run takes many seconds."""
-    return json.loads((ROOT / "example_workflows" / "placement_policy.json").read_text(encoding="utf-8"))
+    return json.loads(
+        (ROOT / "example_workflows" / "Placement policy on demo models.json").read_text(encoding="utf-8")
+    )
 
 
 @pytest.fixture

@@ -351,3 +351,11 @@ def test_a_policy_is_saved_under_the_name_of_the_workflow(comfy: ComfyPage) -> N
     with comfy.page.expect_download() as download:
         comfy.page.get_by_role("button", name="Save policy file…").click()
     assert download.value.suggested_filename == "my flux.offload.yaml"
+
+
+@pytest.mark.parametrize("content", ["", "# nothing yet\n", "components:\n"])
+def test_a_file_that_sets_nothing_says_so(comfy: ComfyPage, content: str) -> None:
+    dropped(comfy, content)
+    expect(toast(comfy)).to_contain_text("The policy file sets nothing")
+    expect(toast(comfy)).to_contain_text("a.offload.yaml holds no value")
+    expect(toast(comfy)).not_to_contain_text("Policy loaded")

@@ -256,7 +256,7 @@ def test_the_widgets_are_those_of_comfyui_s_loaders(graph: Graph) -> None:
             for name, (words, *_) in wanted.get(part, {}).items():
                 kind, options = given[part][name]
                 assert (kind, options["options"]) == ("COMBO", words)
-        assert tuple(here.RETURN_TYPES) == (*there.RETURN_TYPES, "PLACEMENTS")
+        assert tuple(here.RETURN_TYPES) == (*there.RETURN_TYPES, "LAYERWISE_PLACEMENTS")
 
 
 def test_loaders_in_a_chain_share_a_report(graph: Graph) -> None:
@@ -273,7 +273,7 @@ def test_loaders_in_a_chain_share_a_report(graph: Graph) -> None:
         "4": node("Sink", value=["3", 1]),
     }
     placements = graph.run(prompt)[0]
-    assert placements.names == {"text_encoder", "transformer", "text_encoder_2"}
+    assert placements.names == {"text_encoder", "diffusion_model", "text_encoder_2"}
 
 
 @pytest.mark.parametrize("dtype", [FP8, FP16])
@@ -363,7 +363,7 @@ def test_a_checkpoint_gives_all_that_comfyui_s_loader_gives(graph: Graph, folder
     with torch.inference_mode():
         assert torch.equal(ours.decode(latent), vae.decode(latent))
     placements = next(value for value in seen if hasattr(value, "report"))
-    assert {"transformer"} < placements.names
+    assert {"diffusion_model"} < placements.names
 
 
 def test_a_report_behind_such_a_loader_tells_what_came_of_its_policy(graph: Graph) -> None:

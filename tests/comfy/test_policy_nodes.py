@@ -336,7 +336,7 @@ def test_files_and_text_lose_to_nodes_and_text_wins_over_the_file(graph: Graph, 
         "2": node("LoadPolicy", file="a.offload.yaml", text="components: {dit: offload}", base=["1", 0]),
     }
     explicit = only(graph, prompt, "2").explicit
-    names = ("vae", "transformer", "image_encoder")
+    names = ("vae", "diffusion_model", "image_encoder")
     assert [str(explicit.winner("placement", name).value) for name in names] == ["cpu", "offload", "resident"]
 
 

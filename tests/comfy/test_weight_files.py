@@ -56,7 +56,7 @@ class Preset:
 class Body:
     """A node that expands into our loader, and hands it the object that it has; a loop does so once a round."""
 
-    RETURN_TYPES = ("PLACEMENTS",)
+    RETURN_TYPES = ("LAYERWISE_PLACEMENTS",)
     FUNCTION = "run"
     CATEGORY = "test"
 

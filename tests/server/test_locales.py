@@ -13,6 +13,7 @@ import pytest
 from scripts.comfy_client import ComfyClient
 from scripts.locales import ENGLISH, LOCALES, node_texts
 from scripts.places import ROOT
+from scripts.sentences import templates
 from scripts.workflow import PACK_PREFIX
 
 LANGUAGES = sorted(folder.name for folder in LOCALES.iterdir())
@@ -26,6 +27,7 @@ SYNTAX = re.compile(r"[{}|@]")
 WEB = ROOT / "web"
 STRINGS = WEB / "modules" / "strings.mjs"
 OURS = "layerwiseOffload"
+SENTENCES = "layerwiseOffloadSentences"
 
 
 def read(language: str, file: str) -> dict[str, Any]:
@@ -58,6 +60,7 @@ def test_english_and_chinese_are_there() -> None:
 def test_a_language_has_every_text_and_no_other(language: str) -> None:
     main = read(language, "main.json")
     interface = main.pop(OURS, {})
+    main.pop(SENTENCES, None)
     for there, english in (
         (read(language, "nodeDefs.json"), read("en", "nodeDefs.json")),
         (main, read("en", "main.json")),
@@ -71,6 +74,14 @@ def test_a_text_of_the_interface_tells_the_same_values(language: str) -> None:
     there = read(language, "main.json")[OURS]
     for key, english in interface_texts().items():
         assert sorted(re.findall(r"{\w+}", there[key])) == sorted(re.findall(r"{\w+}", english)), key
+
+
+@pytest.mark.parametrize("language", TRANSLATIONS)
+def test_every_sentence_of_the_server_is_told(language: str) -> None:
+    there = read(language, "main.json")[SENTENCES]
+    assert there.keys() == templates()
+    for english, translated in there.items():
+        assert set(re.findall(r"{\d}", translated)) <= set(re.findall(r"{\d}", english)), english
 
 
 def test_every_text_of_the_interface_is_used() -> None:
@@ -100,7 +111,8 @@ def test_no_text_is_empty_or_means_something_to_the_message_format(language: str
 def test_every_chinese_text_is_chinese() -> None:
     for file in ("main.json", "nodeDefs.json", "commands.json", "settings.json"):
         for way, text in texts(read("zh", file)):
-            assert CHINESE.search(text) or text in SAME_IN_CHINESE, way
+            words = re.search("[A-Za-z]", re.sub(r"{\w+}", "", text))
+            assert not words or CHINESE.search(text) or text in SAME_IN_CHINESE, way
 
 
 def test_every_choice_that_a_tooltip_explains_is_explained_in_chinese_too(
@@ -125,7 +137,7 @@ def test_every_category_and_socket_type_of_ours_has_a_name(object_info: dict[str
     used = {config[0] for config in inputs if isinstance(config[0], str)}
     used |= {kind for info in ours for kind in info["output"]}
     main = read("en", "main.json")
-    assert {kind for kind in used if kind.startswith("PLACEMENT")} == set(main["dataTypes"])
+    assert {kind for kind in used if kind.startswith("LAYERWISE")} == set(main["dataTypes"])
     assert {info["category"].rpartition("/")[2] for info in ours} == set(main["nodeCategories"])
 
 

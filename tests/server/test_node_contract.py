@@ -89,3 +89,24 @@ def test_the_node_has_a_help_page_with_an_example(info: dict[str, Any]) -> None:
     assert len(before.split()) > 30
     assert heading
     assert len(example.split()) > 10
+
+
+def test_the_packs_socket_types_carry_its_name(object_info: dict[str, Any]) -> None:
+    """So that they clash with no other pack's."""
+    ours = {info for name in NODES for info in object_info[name]["output"]}
+    assert {kind for kind in ours if "PLACEMENT" in kind or "POLICY" in kind or "REPORT" in kind} == {
+        "LAYERWISE_POLICY",
+        "LAYERWISE_PLACEMENTS",
+        "LAYERWISE_REPORT",
+    }
+
+
+def test_what_few_need_is_advanced(object_info: dict[str, Any]) -> None:
+    """The browser hides it until it is asked for; here each version of ComfyUI has to hand that on."""
+    advanced = {
+        (name.removeprefix("LayerwiseOffload_"), key)
+        for name in ("LayerwiseOffload_PlacementPolicy", "LayerwiseOffload_SetPlacement")
+        for key, (_, config) in object_info[name]["input"]["optional"].items()
+        if config.get("advanced")
+    }
+    assert advanced == {("PlacementPolicy", "strict"), ("SetPlacement", "host"), ("SetPlacement", "device")}

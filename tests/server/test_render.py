@@ -56,7 +56,7 @@ def test_the_pack_does_not_change_one_pixel(plain_run: Run, pack_run: Run) -> No
 def test_the_report_says_that_the_encoders_really_ran_layer_by_layer(pack_run: Run, queued: Prompt) -> None:
     text, reports = report_of(pack_run)
     rows = {row["component"]: row for report in reports for row in report["rows"]}
-    assert {"text_encoder", "text_encoder_2", "image_encoder", "vae", "transformer"} <= set(rows)
+    assert {"text_encoder", "text_encoder_2", "image_encoder", "vae", "diffusion_model"} <= set(rows)
     for name, layers in (("text_encoder", 12), ("text_encoder_2", 12), ("image_encoder", 24)):
         row = rows[name]
         assert (row["asked"], row["decided"], row["applied"]) == ("layerwise",) * 3

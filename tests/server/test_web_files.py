@@ -47,3 +47,25 @@ def test_the_files_of_other_packs_are_left_alone(server: ComfyServer) -> None:
     status, found = headers(server, "/extensions/stand_ins/helper.mjs")
     assert status == 200
     assert found["Cache-Control"] is None
+
+
+@pytest.mark.parametrize("language", ["en", "fr", "pt-BR"])
+def test_a_help_page_is_there_in_every_language_that_is_asked_for(server: ComfyServer, language: str) -> None:
+    """What a frontend does not find is an error in the browser's log."""
+    node = "LayerwiseOffload_Loader"
+    status, found = headers(server, f"/extensions/{PACK_NAME}/docs/{node}/{language}.md")
+    english = (ROOT / "web" / "docs" / f"{node}.md").stat().st_size
+    assert (status, int(found["Content-Length"])) == (200, english)
+    assert "html" not in found["Content-Type"]
+
+
+def test_a_help_page_in_a_language_that_is_there_is_in_that_language(server: ComfyServer) -> None:
+    node = "LayerwiseOffload_Loader"
+    status, found = headers(server, f"/extensions/{PACK_NAME}/docs/{node}/zh.md")
+    chinese = (ROOT / "web" / "docs" / node / "zh.md").stat().st_size
+    assert (status, int(found["Content-Length"])) == (200, chinese)
+
+
+@pytest.mark.parametrize("path", ["docs/LayerwiseOffload_Nothing/en.md", "docs/..%2fdocs/en.md"])
+def test_there_is_no_help_for_what_is_not_there(server: ComfyServer, path: str) -> None:
+    assert headers(server, f"/extensions/{PACK_NAME}/{path}")[0] == 404

@@ -22,7 +22,7 @@ BATCH = 50
 
 BATCHES = range(-(-CASES // BATCH))
 
-NAMES = {"model": "transformer", "clip": "text_encoder", "vae": "vae"}
+NAMES = {"model": "diffusion_model", "clip": "text_encoder", "vae": "vae"}
 FAMILIES: dict[str, tuple[dict[str, Any], ...]] = {
     "clip": ({"count": 5, "table": 3}, {"count": 3}, {"count": 3, "dtype": torch.float32}),
     "model": ({"count": 6}, {"count": 4, "always": 2}),

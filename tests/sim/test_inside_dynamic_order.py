@@ -77,7 +77,7 @@ class Studio(Workflow):
 
 
 def test_an_explicit_resident_goes_last_and_what_ran_once_first_on_every_prompt(comfy: ComfyUI) -> None:
-    studio = Studio(comfy, text_encoder="layerwise", transformer="resident")
+    studio = Studio(comfy, text_encoder="layerwise", diffusion_model="resident")
     for _ in range(2):
         for node in (studio.encode, studio.sample, studio.decode):
             studio.encode()
@@ -107,7 +107,7 @@ def test_what_is_offloaded_goes_before_what_is_streamed(comfy: ComfyUI) -> None:
 
 
 def test_the_order_comes_back_after_others_have_changed_it(comfy: ComfyUI) -> None:
-    studio = Studio(comfy, text_encoder="layerwise", transformer="resident")
+    studio = Studio(comfy, text_encoder="layerwise", diffusion_model="resident")
     stranger = studio.another(1)
     studio.encode()
     studio.sample()

@@ -23,7 +23,7 @@ pytestmark = [
 WIDTH = 4096
 """A square map of this width is a page in bfloat16."""
 
-NAMES = {"clip": "text_encoder", "model": "transformer", "vae": "vae"}
+NAMES = {"clip": "text_encoder", "model": "diffusion_model", "vae": "vae"}
 
 
 class Component:

@@ -18,7 +18,7 @@ from .placing import BIG, end_node, small_clip
 pytestmark = pytest.mark.usefixtures("_inference_mode")
 
 SLOTS = ("model", "clip", "vae")
-NAMES = {"model": "transformer", "clip": "text_encoder", "vae": "vae"}
+NAMES = {"model": "diffusion_model", "clip": "text_encoder", "vae": "vae"}
 PLACEMENTS = ("auto", "resident", "offload", "layerwise", "cpu")
 Said = dict[str, tuple[str, ...]]
 """Component → the limits of its decision."""

@@ -132,7 +132,7 @@ def test_what_the_diffusion_model_leaves_no_room_for_does_not_come_and_go(comfy:
         ("qwen7b", 4, 0, {}),
         ("t5xxl", 2, 4, {}),
         ("t5xxl", 2, 0, {"text_encoder": "resident"}),
-        ("t5xxl", 2, 4, {"transformer": "resident", "vae": "resident"}),
+        ("t5xxl", 2, 4, {"diffusion_model": "resident", "vae": "resident"}),
     ],
 )
 def test_more_memory_never_makes_a_prompt_slower(

@@ -92,7 +92,7 @@ def test_layers_are_copied_to_the_card_straight_from_the_file(
     run = Run(comfy, format, state=lambda state: save_file({k: v.clone() for k, v in state.items()}, file))
     expected = run.core(run.wired)
     source = Source(SourceKind.OVERRIDE, "Set Placement, node 1")
-    wish = Policy.for_component(source, "transformer", placement="layerwise", host="mapped")
+    wish = Policy.for_component(source, "diffusion_model", placement="layerwise", host="mapped")
     out, placements = apply_policy(wish, {"model": run.wired}, {"model": [file]}, Placements())
     size, pinned = parameter_bytes(run.model), comfy.sim.pinned
     for _ in range(3):

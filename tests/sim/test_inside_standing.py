@@ -116,7 +116,7 @@ def test_what_a_sampler_asks_for_counts_from_the_next_prompt_on(
                 record_of(images.diffusion.model).note_demand(images.demand)
         took[learns, "last"] = last
         comfy.mm.unload_all_models()
-    assert "ComfyUI asked for 5.59 GB beside transformer in its last uses" in encoder.row().why
+    assert "ComfyUI asked for 5.59 GB beside diffusion_model in its last uses" in encoder.row().why
     assert encoder.decision.budget_bytes is not None
     if not dynamic:
         assert live(images) <= encoder.decision.budget_bytes

@@ -16,14 +16,14 @@ from .prompt_change import GB, TextEncoder, Workflow
 
 pytestmark = pytest.mark.usefixtures("_inference_mode")
 
-SOCKETS = ("MODEL", "CLIP", "VAE", "CLIP_VISION", "PLACEMENTS")
+SOCKETS = ("model", "clip", "vae", "clip_vision", "placements")
 OUTPUTS = {
     "UNETLoader": ("MODEL",),
     "CLIPLoader": ("CLIP",),
     "CLIPTextEncode": ("CONDITIONING",),
     "KSampler": ("LATENT",),
     "Save": (),
-    "Loader": SOCKETS,
+    "Loader": ("MODEL", "CLIP", "VAE", "CLIP_VISION", "LAYERWISE_PLACEMENTS"),
 }
 ENCODER, MODEL, CHAIN = ["clip", 0], ["unet", 0], ["first", 4]
 WIRINGS: dict[str, dict[str, dict[str, Any]]] = {
@@ -41,7 +41,7 @@ def node(kind: str, **inputs: Any) -> dict[str, Any]:
 
 def prompt(wiring: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return a workflow whose models go through some loaders of ours."""
-    placed = {slot: [name, SOCKETS.index(slot.upper())] for name, given in wiring.items() for slot in given}
+    placed = {slot: [name, SOCKETS.index(slot)] for name, given in wiring.items() for slot in given}
     return {
         "unet": node("UNETLoader", unet_name="flux.safetensors"),
         "clip": node("CLIPLoader", clip_name="t5xxl.safetensors"),

@@ -11,7 +11,7 @@ from scripts.refresh_fixtures import require_growth
 
 
 def node(*widgets: str, outputs: tuple[str, ...] = ("policy",)) -> dict[str, Any]:
-    inputs = [["base", "PLACEMENT_POLICY", {}], *([name, "COMBO", {}] for name in widgets)]
+    inputs = [["base", "LAYERWISE_POLICY", {}], *([name, "COMBO", {}] for name in widgets)]
     return {"required": [], "optional": inputs, "outputs": [[name, "POLICY"] for name in outputs]}
 
 

@@ -35,6 +35,15 @@ export function addStyle() {
 }
 
 /**
+ * Make a new node wide enough for its name, and for those of its sockets and widgets and what they usually hold.
+ * @param {any} node
+ * @param {number} width in canvas units
+ */
+export function widen(node, width) {
+  if (node.size[0] < width) node.setSize([width, node.size[1]]);
+}
+
+/**
  * Put an element below a node's widgets. It is no part of the workflow and of the prompt.
  * @param {any} node
  * @param {string} name unique on the node

@@ -46,7 +46,7 @@ export async function createFrom(files, pos) {
     if (!plan) continue;
     const nodes = createChain(plan, [x, y]);
     y = below(nodes);
-    say("success", "loaded", file.name);
+    tellLoaded(file, plan);
   }
 }
 
@@ -75,8 +75,20 @@ export async function fillFrom(node, file, others = []) {
   const { kept, linked } = fillChain(node, plan);
   const notes = linked.map((one) => text("linkWins", one));
   if (others.length) notes.push(text("onlyFirst", { files: others.map((other) => other.name).join(", ") }));
-  say(notes.length ? "warn" : "success", "loaded", [file.name, ...notes].join("\n"));
+  tellLoaded(file, plan, notes);
   if (kept.length) await offerRemoval(file, kept);
+}
+
+/**
+ * Say what came of a file; one that sets nothing may be the wrong one.
+ * @param {File} file
+ * @param {import("./chain.mjs").Plan} plan
+ * @param {string[]} [notes]
+ */
+function tellLoaded(file, plan, notes = []) {
+  const empty = !plan.overrides.length && !Object.keys(plan.policy).length;
+  const first = empty ? text("loadedNothingHow", { file: file.name }) : file.name;
+  say(empty || notes.length ? "warn" : "success", empty ? "loadedNothing" : "loaded", [first, ...notes].join("\n"));
 }
 
 /** @param {File} file @param {any[]} overrides those that the file does not have */

@@ -1,18 +1,18 @@
 // @ts-check
 // The Placement Policy node: which values are set, what auto became, and the buttons for policy files.
-import { edit, reset, setWidget } from "./chain.mjs";
+import { reset } from "./chain.mjs";
 import { addElement, element, keepMounted } from "./dom.mjs";
 import { addView, decisionsFor, repaint } from "./outputs.mjs";
 import { placeWorkflow } from "./placing.mjs";
 import { copyYaml, dropOn, fillFrom, pickFile, policyFiles, saveFile } from "./policy_files.mjs";
 import { describe, isSet } from "./policy_fields.mjs";
+import { contentOf, paintPanel } from "./policy_panel.mjs";
 import { saving } from "./saved_values.mjs";
 import { text } from "./strings.mjs";
 
 /** @typedef {{name: string, explicit: boolean, known: boolean, became: string, why: string}} Shown */
 
 const HEIGHT = 243;
-const WIDTH = 380;
 const SET = "◆";
 const AUTO = "◇";
 const MARK = /^[◆◇] /;
@@ -22,8 +22,8 @@ const MARK = /^[◆◇] /;
  * @param {any} node
  */
 export function addPolicyPanel(node) {
-  const list = element("ul", {
-    "class": "lwo-fields", "aria-label": text("fields"), "data-capture-wheel": "true", tabIndex: 0,
+  const list = element("div", {
+    "class": "lwo-fields", "role": "region", "aria-label": text("fields"), "data-capture-wheel": "true", "tabIndex": 0,
   });
   const all = button("resetAll", () => reset(node, fieldsOf(node)));
   const panel = element(
@@ -41,16 +41,22 @@ export function addPolicyPanel(node) {
     list,
   );
   addElement(node, "layerwise_offload_policy", panel, HEIGHT);
-  node.setSize([Math.max(node.size[0], WIDTH), Math.max(node.size[1], node.computeSize()[1])]);
+  node.setSize([node.size[0], Math.max(node.size[1], node.computeSize()[1])]);
   acceptFiles(node);
   markWidgets(node);
-  const show = painter(node, (fields) => paintFields(node, list, fields));
+  const show = painter(node);
+  let painted = "";
   addView(node, () => {
     keepMounted(node, panel);
     const decided = decisionsFor(node);
     const fields = fieldsOf(node).map((name) => describe(name, groupOf(node, name), given(node, name), decided));
-    all.disabled = !fields.some((field) => field.explicit && !given(node, field.name).linked);
     show(fields);
+    const content = contentOf(node, fields, (name) => plainName(widgetOf(node, name)), decided);
+    if (JSON.stringify(content) !== painted) paintPanel(node, list, content); // what is open, or focused, stays so
+    painted = JSON.stringify(content);
+    const settable = content.set.some((line) => line.resets);
+    if (!settable && document.activeElement === all) list.focus(); // a button that is off cannot keep it
+    all.disabled = !settable;
   });
 }
 
@@ -89,19 +95,16 @@ export function addMarks(node) {
 
 /**
  * Return what shows fields on a node. It paints only what differs from before: Nodes 2.0 draws a node again for each
- * label that is written, and a painted list keeps what is open, and the focus.
- * @template {Shown} T
+ * label that is written.
  * @param {any} node
- * @param {(fields: T[]) => void} [paintMore] paints what the node has besides its widgets
- * @returns {(fields: T[]) => void}
+ * @returns {(fields: Shown[]) => void}
  */
-function painter(node, paintMore) {
+function painter(node) {
   let painted = "";
   return (fields) => {
     const look = () => JSON.stringify([fields, node.widgets?.map((/** @type {any} */ widget) => widget.label)]);
     if (look() === painted) return;
     for (const field of fields) showResult(widgetOf(node, field.name), field);
-    paintMore?.(fields);
     painted = look();
   };
 }
@@ -131,45 +134,10 @@ function showResult(widget, { explicit, known, became, why }) {
   widget.node?.graph?.setDirtyCanvas?.(true, false);
 }
 
-/** @param {any} node @param {HTMLElement} list @param {import("./policy_fields.mjs").Field[]} fields */
-function paintFields(node, list, fields) {
-  const focused = /** @type {any} */ (document.activeElement)?.dataset?.field;
-  list.replaceChildren(
-    ...fields.map((field) => {
-      const name = plainName(widgetOf(node, field.name));
-      const became = field.became ? ` → ${field.became}` : "";
-      const kind = text(field.explicit ? "setHere" : "automatic");
-      const line = [
-        element("span", { class: "lwo-mark", role: "img", "aria-label": kind, title: kind }, field.explicit ? SET : AUTO),
-        `${name}: `,
-        element("span", { class: "lwo-said" }, field.said + became),
-      ];
-      const said = field.why
-        ? element(
-            "details",
-            { title: field.why },
-            element("summary", { "data-field": field.name }, ...line),
-            element("p", { class: "lwo-why" }, field.why),
-          )
-        : element("span", { class: "lwo-plain" }, ...line);
-      const item = element("li", { class: "lwo-field", "data-explicit": field.explicit, "data-name": field.name }, said);
-      if (field.explicit && !given(node, field.name).linked) item.append(resetButton(node, field.name, name));
-      return item;
-    }),
-  );
-  /** @type {any} */ (list.querySelector(`summary[data-field="${focused}"]`))?.focus();
-}
-
-/** @param {any} node @param {string} field @param {string} name */
-function resetButton(node, field, name) {
-  const label = text("resetField", { field: name });
-  const onclick = () => edit(() => setWidget(node, field, "auto"));
-  return element("button", { class: "lwo-button lwo-reset", type: "button", title: label, "aria-label": label, onclick }, text("reset"));
-}
-
 /** @param {"loadFile" | "saveFile" | "copyYaml" | "resetAll" | "placeWorkflow"} key @param {() => unknown} onclick */
 function button(key, onclick) {
-  return element("button", { class: "lwo-button", type: "button", "data-action": key, onclick }, text(key));
+  const label = text(key);
+  return element("button", { class: "lwo-button", type: "button", "data-action": key, title: label, onclick }, label);
 }
 
 /** Dropped policies fill the node; other files are left to whoever was there before. @param {any} node */

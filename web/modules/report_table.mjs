@@ -1,6 +1,7 @@
 // @ts-check
 // The report as a table: plain values in, plain values out.
 import { word } from "./policy_fields.mjs";
+import { inLanguage } from "./sentences.mjs";
 import { text } from "./strings.mjs";
 
 /**
@@ -18,7 +19,7 @@ export function tableOf(rows) {
   return {
     head: [text("component"), text("asked"), text("applied"), text("why")],
     rows: rows.map((row) => ({
-      cells: [row.component, asked(row), applied(row), row.why],
+      cells: [row.component, asked(row), applied(row), inLanguage(row.why)],
       differs: row.asked !== "auto" && row.applied !== row.asked,
     })),
   };
@@ -26,12 +27,13 @@ export function tableOf(rows) {
 
 /** @param {Row} row */
 function asked(row) {
-  const by = row.asked_by ? ` (${row.asked_by})` : "";
+  const by = row.asked_by ? ` (${inLanguage(row.asked_by)})` : "";
   const became = row.decided === row.asked ? "" : ` → ${word(row.decided)}`;
   return row.asked + by + became;
 }
 
 /** @param {Row} row */
 function applied(row) {
-  return row.applied === "comfyui" || !row.applied ? row.how : `${row.applied}: ${row.how}`;
+  const how = inLanguage(row.how);
+  return row.applied === "comfyui" || !row.applied ? how : `${row.applied}: ${how}`;
 }

@@ -3,8 +3,11 @@
 // `layerwiseOffload` in its locales/<language>/main.json, which ComfyUI serves with the rest of /i18n.
 import { app } from "../../../scripts/app.js";
 import { api } from "../../../scripts/api.js";
+import { learnSentences } from "./sentences.mjs";
 
 const TEXTS = {
+  searchWords: "low VRAM, block swap",
+  searchName: "{words}: {name}",
   loadFile: "Load policy file…",
   saveFile: "Save policy file…",
   copyYaml: "Copy as YAML",
@@ -26,9 +29,15 @@ const TEXTS = {
   failedPlace: "The workflow cannot be placed",
   reset: "Reset",
   resetField: "Reset {field} to auto",
-  fields: "What is set here, and what auto became in the last run",
+  fields: "What is set, and what came of it in the last run",
+  whatIsSet: "What is set",
+  nothingSet: "Nothing: everything is decided automatically.",
+  whatCame: "What came of it in the last run",
+  nothingPlaced: "No loader has placed a component with this policy.",
+  stale: "Values have changed since then.",
+  byNode: "{title}, node {id}",
   policyFile: "Placement policy file",
-  setHere: "set here",
+  setHere: "set",
   automatic: "automatic",
   linked: "linked",
   leftToComfyUI: "left to ComfyUI",
@@ -50,6 +59,8 @@ const TEXTS = {
   saved: "Policy saved",
   copied: "Policy copied as YAML",
   loaded: "Policy loaded",
+  loadedNothing: "The policy file sets nothing",
+  loadedNothingHow: "{file} holds no value, so everything is decided automatically.",
   failed: "The policy file cannot be used",
   failedSave: "The policy cannot be saved",
   unreachable: "The server cannot answer: {cause}",
@@ -88,7 +99,9 @@ export async function loadTexts() {
   if (language === "en") return;
   const response = await api.fetchApi("/i18n");
   if (!response.ok) return;
-  const translated = (await response.json())?.[language]?.layerwiseOffload ?? {};
+  const there = (await response.json())?.[language];
+  learnSentences(there?.layerwiseOffloadSentences ?? {});
+  const translated = there?.layerwiseOffload ?? {};
   for (const key of Object.keys(TEXTS)) {
     if (typeof translated[key] === "string") texts[key] = translated[key];
   }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..components import COMPONENTS, NUMBER, SELECTORS
+from ..components import ALIASES, COMPONENTS, NUMBER, SELECTORS
 from ..kinds import SWITCH, UNSET, Kind
 from ..settings import Setting
 from .legacy import LAYERWISE_LISTS, RESIDENCY
@@ -94,7 +94,9 @@ def _spellings(word: str, *, dashed: bool = False) -> str:
     return "".join(letters)
 
 
-_NAMES = "|".join(_spellings(name, dashed=True) for name in sorted(COMPONENTS, key=len, reverse=True))
+_NAMES = "|".join(
+    _spellings(name, dashed=True) for name in sorted((*COMPONENTS, *ALIASES), key=len, reverse=True)
+)
 _OTHERS = (name for name in SELECTORS if name not in COMPONENTS)
 _SELECTOR = (
     rf"(?:(?:{_NAMES})(?:[-_]{NUMBER})?|{'|'.join(_spellings(name, dashed=True) for name in _OTHERS)})"

@@ -47,4 +47,4 @@ def source(kind: SourceKind = SourceKind.NODE, place: str = "node 1") -> Source:
 
 
 T5, CLIP_L = component("text_encoder", 9.5), component("text_encoder_2", 0.25, 12)
-FLUX, VAE = component("transformer", 12, 57), component("vae", 0.3, 8)
+FLUX, VAE = component("diffusion_model", 12, 57), component("vae", 0.3, 8)

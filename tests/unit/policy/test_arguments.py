@@ -78,7 +78,7 @@ def test_kinds_of_source_rank_as_the_design_says() -> None:
             "cpu",
         ),
         ([("vae", "cpu", FILE)], "audio_vae", None),
-        ([("default", "cpu", FILE)], "transformer", None),
+        ([("default", "cpu", FILE)], "diffusion_model", None),
     ],
 )
 def test_precedence(chain: list[tuple[str, str, Source]], component: str, wins: str | None) -> None:
@@ -113,7 +113,7 @@ def test_a_value_that_automatic_would_have_chosen_is_explicit() -> None:
     policy = Policy.from_widgets(NODE, mode="manual", placements={"vae": "resident"})
     assert policy.explicit.is_explicit(Setting.PLACEMENT, "vae")
     assert policy.explicit.is_explicit(Setting.MODE)
-    assert not policy.explicit.is_explicit(Setting.PLACEMENT, "transformer")
+    assert not policy.explicit.is_explicit(Setting.PLACEMENT, "diffusion_model")
 
 
 def test_off_is_an_explicit_value() -> None:
@@ -128,7 +128,7 @@ def test_unset_in_a_later_node_keeps_the_value_of_an_earlier_one() -> None:
         Source(SourceKind.NODE, "node 13"), placements={"vae": "auto", "dit": "resident"}
     )
     both = first.extended(later)
-    assert (winner(both, "vae"), winner(both, "transformer")) == ("cpu", "resident")
+    assert (winner(both, "vae"), winner(both, "diffusion_model")) == ("cpu", "resident")
 
 
 def test_a_bypassed_override_is_as_if_it_had_never_been() -> None:
@@ -254,11 +254,11 @@ def test_the_work_for_a_long_chain_grows_with_its_length_only() -> None:
 def test_unused_values_are_those_for_no_component() -> None:
     policy = Policy.from_widgets(NODE, mode="speed", placements={"vae": "cpu", "dit": "resident"})
     assert [a.selector for a in policy.unused({"video_vae", "text_encoder"})] == ["dit"]
-    assert policy.unused({"vae", "transformer_2"}) == ()
+    assert policy.unused({"vae", "diffusion_model_2"}) == ()
 
 
 def test_values_are_typed() -> None:
     explicit = Policy.from_widgets(NODE, mode="speed", placements={"vae": "cpu"}).explicit
     assert explicit.value(Mode, Setting.MODE) is Mode.SPEED
     assert explicit.value(Placement, Setting.PLACEMENT, "vae_2") is Placement.CPU
-    assert explicit.value(Placement, Setting.PLACEMENT, "transformer") is None
+    assert explicit.value(Placement, Setting.PLACEMENT, "diffusion_model") is None

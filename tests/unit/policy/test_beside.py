@@ -35,7 +35,7 @@ class Situation(NamedTuple):
 
 
 def dit(size: float, number: str = "") -> ComponentFacts:
-    return component(f"transformer{number}", size, 40)
+    return component(f"diffusion_model{number}", size, 40)
 
 
 def te(size: float, number: str = "") -> ComponentFacts:
@@ -115,7 +115,7 @@ def test_experts_that_run_in_turn_have_the_same_room(number: int) -> None:
     first = resolve(Policy(), facts, (text, high), Beside(bystanders=(not_wired(low),)))
     beside = Beside(tuple(zip((text, high), first, strict=True)))
     second = resolve(Policy(), facts, (low,), beside)
-    decision = first["transformer"] if number == 1 else second["transformer_2"]
+    decision = first["diffusion_model"] if number == 1 else second["diffusion_model_2"]
     assert decision.planned_bytes == high.bytes
     assert first["text_encoder"].planned_bytes == first.room_bytes - high.bytes
 
@@ -159,7 +159,7 @@ def earlier(*components: ComponentFacts, card: float = 24) -> Beside:
 def test_a_second_loader_keeps_what_the_first_kept_for_video() -> None:
     together = resolve(Policy(), machine(24), (vae(0.2, "video_vae"), dit(20)))
     second = resolve(Policy(), machine(24), (dit(20),), earlier(vae(0.2, "video_vae")))
-    assert second["transformer"].planned_bytes == together["transformer"].planned_bytes
+    assert second["diffusion_model"].planned_bytes == together["diffusion_model"].planned_bytes
     known = replace(vae(0.2, "video_vae"), activation_bytes=gb(9))
     second = resolve(Policy(), machine(24), (dit(20),), earlier(known))
     assert second.room_bytes == gb(24) - gb(9) - known.bytes

@@ -33,7 +33,7 @@ def workflow(
     made = (
         component("text_encoder", encoder),
         component("image_encoder", image_encoder),
-        component("transformer", dit, 40, **facts),
+        component("diffusion_model", dit, 40, **facts),
         component("video_vae" if video else "vae", vae, 12),
     )
     return tuple(c for c in made if c.bytes)
@@ -44,7 +44,7 @@ Z_IMAGE = workflow(8, 0, 12.3, 0.3)
 FLUX = workflow(9.5, 0, 23.8, 0.3)
 WAN_1_3B = workflow(11.4, 1.3, 2.8, 0.5, video=True)
 WAN_14B = workflow(11.4, 1.3, 28.6, 0.5, video=True)
-WAN_A14B = (*WAN_14B, component("transformer_2", 28.6, 40))
+WAN_A14B = (*WAN_14B, component("diffusion_model_2", 28.6, 40))
 MOCHI = workflow(9.5, 0, 20, 0.7, video=True)
 
 
@@ -137,7 +137,7 @@ ROWS = [
         why_not="an encoder that does not fit comes and goes with every prompt, which takes longer",
     ),
 ]
-SHORT = {"dit": "transformer", "te": "text_encoder", "ie": "image_encoder", "vae": "vae"}
+SHORT = {"dit": "diffusion_model", "te": "text_encoder", "ie": "image_encoder", "vae": "vae"}
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
@@ -174,12 +174,12 @@ def test_a_prompt_change_never_streams_what_fits_and_never_evicts_the_diffusion_
     encoder: float, dit: float, card: float, gives_way: bool
 ) -> None:
     scale = 1e9 / 1024**3
-    te, model = component("text_encoder", encoder * scale), component("transformer", dit * scale, 40)
+    te, model = component("text_encoder", encoder * scale), component("diffusion_model", dit * scale, 40)
     plan = resolve(Policy(), machine(card * scale), (te, model))
     assert (plan["text_encoder"].placement is Placement.LAYERWISE) == gives_way
-    assert plan["transformer"].placement is Placement.AUTO
+    assert plan["diffusion_model"].placement is Placement.AUTO
     beside = plan.room_bytes - plan["text_encoder"].planned_bytes
-    assert plan["transformer"].planned_bytes == min(model.bytes, beside)
+    assert plan["diffusion_model"].planned_bytes == min(model.bytes, beside)
     if (
         gives_way and model.bytes + te.window <= plan.room_bytes
     ):  # then spare room keeps layers of the encoder
@@ -204,9 +204,9 @@ def test_beside_a_diffusion_model_that_is_spread_everything_else_makes_room(
     components = workflow(11.4, 1.3, 28.6, 0.5, spread=spread)
     plan = resolve(Policy.from_widgets(NODE, mode=mode.value), machine(vram, accelerators=spread), components)
     assert {d.component for d in plan if d.placement is Placement.LAYERWISE} == streamed
-    assert plan["transformer"].placement is Placement.AUTO
+    assert plan["diffusion_model"].placement is Placement.AUTO
     if spread > 1:
-        assert f"spread over {spread} devices" in plan["transformer"].reason
+        assert f"spread over {spread} devices" in plan["diffusion_model"].reason
 
 
 @pytest.mark.parametrize("mode", Mode)
@@ -220,14 +220,14 @@ def test_a_diffusion_model_is_left_to_comfyui_whether_it_fits_or_not(
     plan = resolve(
         Policy.from_widgets(NODE, mode=mode.value), machine(vram, dynamic_vram=dynamic), components
     )
-    assert plan["transformer"].placement is Placement.AUTO
+    assert plan["diffusion_model"].placement is Placement.AUTO
 
 
 def test_a_diffusion_model_that_somebody_wants_streamed_keeps_what_its_budget_allows() -> None:
     policy = Policy.from_widgets(NODE, placements={"dit": "layerwise"}).extended(
         Policy.for_component(NODE, "dit", vram_budget="100%")
     )
-    decision = resolve(policy, machine(24), [component("transformer", 28.6, 40)])["transformer"]
+    decision = resolve(policy, machine(24), [component("diffusion_model", 28.6, 40)])["diffusion_model"]
     assert decision.placement is Placement.LAYERWISE
     assert gb(20) < (decision.budget_bytes or 0) < gb(24)
 
@@ -239,7 +239,7 @@ def test_ample_memory_is_named_as_the_reason() -> None:
 
 def test_suggestions_come_in_the_order_of_the_origin_report() -> None:
     components = (
-        component("transformer", 2, 10),
+        component("diffusion_model", 2, 10),
         component("text_encoder_2", 1),
         component("text_encoder", 1),
         component("image_encoder", 1),
@@ -248,7 +248,7 @@ def test_suggestions_come_in_the_order_of_the_origin_report() -> None:
     asked = dict.fromkeys(("text_encoder", "image_encoder", "vae", "dit"), "offload")
     plan = resolve(Policy.from_widgets(NODE, placements=asked), machine(24), components)
     automatic = [replace(decision, asked=None, source=None) for decision in plan]
-    order = ("vae", "image_encoder", "text_encoder", "text_encoder_2", "transformer")
+    order = ("vae", "image_encoder", "text_encoder", "text_encoder_2", "diffusion_model")
     assert could_stay_resident(automatic, components, gb(6)) == order
     assert could_stay_resident(automatic, components, gb(5.9)) == order[:-1]
     assert could_stay_resident(automatic, components, 0) == ()
@@ -257,7 +257,7 @@ def test_suggestions_come_in_the_order_of_the_origin_report() -> None:
 
 def test_sizes_of_suggestions_are_real_sizes_less_what_the_peak_holds() -> None:
     encoder = component("text_encoder", 9.5)
-    plan = resolve(Policy(), machine(16), (encoder, component("transformer", 14, 40)))
+    plan = resolve(Policy(), machine(16), (encoder, component("diffusion_model", 14, 40)))
     missing = encoder.bytes - plan["text_encoder"].held_bytes
     assert could_stay_resident(plan, (encoder,), missing) == ("text_encoder",)
     assert could_stay_resident(plan, (encoder,), missing - 1) == ()

@@ -35,21 +35,21 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
 
 def test_the_table_without_a_policy(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(
-        capsys, "--vram", "12GB", "--components", "text_encoder=9.5GB,transformer=12GB,vae=0.3GB"
+        capsys, "--vram", "12GB", "--components", "text_encoder=9.5GB,diffusion_model=12GB,vae=0.3GB"
     )
     assert (code, err) == (0, "")
     assert out == (
         "Placement plan · mode auto · computes on cuda:0 · room for weights 10.80 GB (the card's 12.00 GB less "
         "1.20 GB for activations) · memory 32.00 GB\n"
         "\n"
-        "component     weights   asked  decided    planned VRAM  host\n"
-        "text_encoder  9.50 GB   auto   layerwise  770 MB        pinned\n"
-        "transformer   12.00 GB  auto   auto       9.75 GB       -\n"
-        "vae           307 MB    auto   resident   307 MB        -\n"
+        "component        weights   asked  decided    planned VRAM  host\n"
+        "text_encoder     9.50 GB   auto   layerwise  770 MB        pinned\n"
+        "diffusion_model  12.00 GB  auto   auto       9.75 GB       -\n"
+        "vae              307 MB    auto   resident   307 MB        -\n"
         "\n"
         "text_encoder: 21.80 GB of weights do not fit in 10.80 GB (the card's 12.00 GB less 1.20 GB for activations) "
         "together, and an encoder runs its 24 layers once per prompt. On the host: 9.50 GB pinned.\n"
-        "transformer: placed only on request, so it is left to ComfyUI. On the host: 2.25 GB pinned.\n"
+        "diffusion_model: placed only on request, so it is left to ComfyUI. On the host: 2.25 GB pinned.\n"
         "vae: a VAE's transfers would sit on the visible decode path. On the host: none.\n"
     )
 
@@ -60,7 +60,9 @@ def test_a_policy_file_and_flags(tmp_path: Path, capsys: pytest.CaptureFixture[s
         "components: {text_encoder: layerwise, video_vae: resident, transformer: {device: gpu:1}}"
     )
     words = ["--flags", "--reserve-vram 2 --disable-async-offload", "--ram", "16GB", "--accelerators", "2"]
-    code, out, _ = run(capsys, str(file), *words, "--components", "text_encoder=4GB:12, transformer=6GB:0")
+    code, out, _ = run(
+        capsys, str(file), *words, "--components", "text_encoder=4GB:12, diffusion_model=6GB:0"
+    )
     assert code == 0
     assert "started with --reserve-vram 2 --disable-async-offload" in out
     assert "2.80 GB for activations and --reserve-vram 2" in out
@@ -164,7 +166,7 @@ def test_described_facts() -> None:
     assert (component.name, component.layers, component.layer_bytes) == ("text_encoder_2", 0, 0)
 
 
-ENCODERS = "text_encoder=1GB,image_encoder=1GB,transformer=1GB,vae=0.3GB"
+ENCODERS = "text_encoder=1GB,image_encoder=1GB,diffusion_model=1GB,vae=0.3GB"
 
 
 @pytest.mark.parametrize(

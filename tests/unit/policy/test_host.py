@@ -92,7 +92,7 @@ def test_host_tiers(
 
 
 def test_pinned_memory_goes_to_those_that_copy_most() -> None:
-    once, often = component("text_encoder", 6), component("transformer", 5, 40)
+    once, often = component("text_encoder", 6), component("diffusion_model", 5, 40)
     plan = resolve(asks("layerwise"), machine(12, pin_limit=gb(8)), (once, often))
     assert [plan[c.name].host_tier for c in (once, often)] == [HostTier.STAGED, HostTier.PINNED]
     asked = asks("layerwise").extended(Policy.for_component(OVERRIDE, "text_encoder", host="pinned"))
@@ -108,9 +108,9 @@ def test_memory_that_pinning_adds_is_shared_out_once() -> None:
 
 
 def test_a_wish_for_a_file_that_is_not_there_takes_no_pinned_memory_from_those_who_asked_for_it() -> None:
-    pinned, mapped = component("text_encoder", 6), component("transformer", 7, 40, file_bytes=0)
+    pinned, mapped = component("text_encoder", 6), component("diffusion_model", 7, 40, file_bytes=0)
     policy = asks("layerwise", host="pinned").extended(
-        Policy.for_component(OVERRIDE, "transformer", host="mapped")
+        Policy.for_component(OVERRIDE, "diffusion_model", host="mapped")
     )
     plan = resolve(policy, machine(12, pin_limit=gb(8)), (pinned, mapped))
     assert [plan[c.name].host_tier for c in (pinned, mapped)] == [HostTier.PINNED, HostTier.STAGED]

@@ -23,7 +23,7 @@ KINDS = {
     "SaveImage": NodeKind((), shows=True),
     "Switch": NodeKind(("*",)),
     "Preset": NodeKind(("MODEL",)),
-    "Loader": NodeKind(("MODEL", "CLIP", "VAE", "CLIP_VISION", "PLACEMENTS")),
+    "Loader": NodeKind(("MODEL", "CLIP", "VAE", "CLIP_VISION", "LAYERWISE_PLACEMENTS")),
     "Report": NodeKind((), shows=True),
 }
 Prompt = dict[str, dict[str, Any]]

@@ -238,7 +238,7 @@ def test_a_diffusion_model_that_nobody_asked_for_is_left_to_comfyui(
 ) -> None:
     policy = Policy.from_widgets(Source(SourceKind.NODE, "node"), mode=mode.value)
     for decision in resolve(policy, machine, workflow):
-        if decision.component.startswith("transformer") and decision.asked is None:
+        if decision.component.startswith("diffusion_model") and decision.asked is None:
             assert decision.placement is Placement.AUTO
 
 

@@ -277,8 +277,12 @@ def test_text_encoders_give_way_before_image_encoders() -> None:
 
 
 def test_the_activations_of_video_are_kept_free_until_they_are_known() -> None:
-    video = (component("text_encoder", 6), component("transformer", 12, 40), component("video_vae", 0.5, 12))
-    known = (video[0], component("transformer", 12, 40, activation_bytes=gb(2)), video[2])
+    video = (
+        component("text_encoder", 6),
+        component("diffusion_model", 12, 40),
+        component("video_vae", 0.5, 12),
+    )
+    known = (video[0], component("diffusion_model", 12, 40, activation_bytes=gb(2)), video[2])
     assert resolve(Policy(), machine(24), video)["text_encoder"].placement is Placement.LAYERWISE
     assert resolve(Policy(), machine(24), known)["text_encoder"].placement is Placement.RESIDENT
 
@@ -345,7 +349,7 @@ def test_one_budget_for_all_is_shared_out() -> None:
 def test_a_budget_beside_others_is_cut_and_told() -> None:
     policy = asks("resident", "dit").extended(asks("layerwise", "text_encoder", vram_budget="8GB"))
     plan = resolve(policy, machine(16), (T5, FLUX))
-    assert plan["transformer"].planned_bytes == FLUX.bytes
+    assert plan["diffusion_model"].planned_bytes == FLUX.bytes
     assert plan["text_encoder"].planned_bytes == plan.room_bytes - FLUX.bytes
     assert "of that budget are left beside the other components" in plan["text_encoder"].why
 
@@ -359,7 +363,7 @@ def test_an_explicit_resident_comes_before_an_automatic_one() -> None:
 def test_what_an_earlier_loader_left_to_comfyui_needs_room_and_is_named() -> None:
     second = resolve(Policy(), machine(16), (T5,), placed(machine(16), FLUX))
     assert second["text_encoder"].placement is Placement.LAYERWISE
-    assert "beside transformer (12.00 GB, placed before)" in second["text_encoder"].reason
+    assert "beside diffusion_model (12.00 GB, placed before)" in second["text_encoder"].reason
 
 
 def test_the_memory_that_an_earlier_loader_has_given_away_is_spent() -> None:
@@ -453,7 +457,7 @@ def test_a_plan_finds_its_decisions_by_name() -> None:
     plan = resolve(Policy(), machine(24), (T5, VAE))
     assert (len(plan), [d.component for d in plan]) == (2, ["text_encoder", "vae"])
     with pytest.raises(KeyError):
-        plan["transformer"]
+        plan["diffusion_model"]
 
 
 def test_what_somebody_allowed_is_told_apart_from_what_the_plan_counts() -> None:

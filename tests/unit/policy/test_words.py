@@ -33,8 +33,8 @@ GB = 1024**3
 @pytest.mark.parametrize(
     ("component", "group", "base"),
     [
-        ("transformer", "dit", "transformer"),
-        ("transformer_2", "dit", "transformer"),
+        ("diffusion_model", "dit", "diffusion_model"),
+        ("diffusion_model_2", "dit", "diffusion_model"),
         ("text_encoder", "text_encoder", "text_encoder"),
         ("text_encoder_12", "text_encoder", "text_encoder"),
         ("image_encoder", "image_encoder", "image_encoder"),
@@ -54,8 +54,8 @@ def test_components_have_their_group_and_base_name(component: str, group: str | 
 @pytest.mark.parametrize(
     ("selector", "covered"),
     [
-        ("dit", {"transformer", "transformer_2"}),
-        ("transformer", {"transformer", "transformer_2"}),
+        ("dit", {"diffusion_model", "diffusion_model_2"}),
+        ("diffusion_model", {"diffusion_model", "diffusion_model_2"}),
         ("text_encoder", {"text_encoder", "text_encoder_2"}),
         ("text_encoder_2", {"text_encoder_2"}),
         ("image_encoder", {"image_encoder", "image_encoder_2"}),
@@ -126,6 +126,8 @@ def test_a_selector_covers_another_only_if_it_names_all_of_it(wide: str, narrow:
         ("default", ("default",)),
         ("none", ()),
         ("vae,,", ("vae",)),
+        ("transformer, Transformer-2", ("diffusion_model", "diffusion_model_2")),
+        ("diffusion_model", ("diffusion_model",)),
     ],
 )
 def test_selector_lists(text: str, selectors: tuple[str, ...]) -> None:
@@ -136,7 +138,7 @@ def test_selector_lists(text: str, selectors: tuple[str, ...]) -> None:
     ("text", "hint"),
     [
         ("text_encodr", "did you mean text_encoder"),
-        ("qwerty", "possible: transformer"),
+        ("qwerty", "possible: diffusion_model"),
         ("vae, textencoder", "text_encoder"),
         ("text_encoder_0", "did you mean text_encoder"),
         ("dit_2", "did you mean dit"),

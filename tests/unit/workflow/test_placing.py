@@ -265,9 +265,9 @@ def test_the_tables_of_sockets_are_those_of_the_nodes(kind: str) -> None:
     fixture = ROOT / "tests" / "server" / "fixtures" / "node_schemas.json"
     schema = json.loads(fixture.read_text(encoding="utf-8"))[kind]
     outputs = [(name.lower(), kind) for name, kind in schema["outputs"]]
-    assert outputs == [*PLACERS[kind].items(), ("placements", "PLACEMENTS")]
+    assert outputs == [*PLACERS[kind].items(), ("placements", "LAYERWISE_PLACEMENTS")]
     takes = {name: kind for name, kind, _ in schema["optional"]}
-    assert takes == {**PLACERS[kind], "policy": "PLACEMENT_POLICY", "placements": "PLACEMENTS"}
+    assert takes == {**PLACERS[kind], "policy": "LAYERWISE_POLICY", "placements": "LAYERWISE_PLACEMENTS"}
 
 
 @pytest.mark.parametrize(
