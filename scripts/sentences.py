@@ -14,8 +14,12 @@ from .places import ROOT
 
 SAYING = (
     *(f"offload_runtime/policy/{name}.py" for name in ("beside", "bounds", "capabilities", "facts", "host")),
-    *(f"offload_runtime/policy/{name}.py" for name in ("limits", "resolver", "rounds", "rules", "situation")),
+    *(
+        f"offload_runtime/policy/{name}.py"
+        for name in ("lessons", "limits", "resolver", "rounds", "rules", "situation")
+    ),
     *(f"offload_runtime/adapter/{name}.py" for name in ("applied", "backends", "capabilities", "choose")),
+    *(f"offload_runtime/adapter/{name}.py" for name in ("giving_way", "standing")),
 )
 """The modules whose words get into a report's rows; those of others are for errors, or parts of names."""
 
@@ -43,7 +47,9 @@ def templates() -> set[str]:
         template.removeprefix("; ")
         for file in SAYING
         for template in _said(ast.parse((ROOT / file).read_text(encoding="utf-8")))
-        if " " in template.strip() and re.search("[a-z]", re.sub(r"{\d}", "", template))
+        if " " in template.strip()
+        and "%s" not in template
+        and re.search("[a-z]", re.sub(r"{\d}", "", template))
     }
     return found - {"but "} | {*JOINTS, *PARTED, *SOURCES}
 

@@ -64,7 +64,6 @@ def _of_machine(before: MachineFacts, now: MachineFacts) -> Iterator[str]:
 
 def _of_component(before: ComponentFacts, now: ComponentFacts) -> Iterator[str]:
     if before.passes != now.passes and now.passes is not None:
-        times = "once" if now.passes == 1 else f"{now.passes} times"
-        yield f"{now.name} ran its layers {times} in its last use"
+        yield f"{now.name} ran each layer {now.passes} × in its last use"
     if before.activation_bytes != now.activation_bytes:
         yield f"ComfyUI asked for {format_bytes(now.activation_bytes)} beside {now.name} in its last uses"

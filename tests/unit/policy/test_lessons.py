@@ -52,8 +52,8 @@ def test_a_card_without_memory_is_a_card_too() -> None:
             T5,
             "other programs hold 8.00 GB of the card now, not 0 B",
         ),
-        (machine(24), replace(T5, passes=40), "text_encoder ran its layers 40 times in its last use"),
-        (machine(24), replace(T5, passes=1), "text_encoder ran its layers once in its last use"),
+        (machine(24), replace(T5, passes=40), "text_encoder ran each layer 40 × in its last use"),
+        (machine(24), replace(T5, passes=1), "text_encoder ran each layer 1 × in its last use"),
         (
             machine(24, vram_others=GB),
             replace(T5, activation_bytes=gb(4)),
