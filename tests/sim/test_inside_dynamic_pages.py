@@ -223,6 +223,9 @@ def test_each_device_has_an_order_of_its_own(dynamic: ComfyUI) -> None:
 
         prioritize = deprioritize
 
+        def loaded_size(self) -> int:
+            return 0
+
     elsewhere, model, pages = torch.device("sim", 1), nn.Module(), Range()
     model.dynamic_vbars = {elsewhere: pages}
     place = Place(PageWish(Placement.LAYERWISE, True, None, False), model, elsewhere, ())
