@@ -19,7 +19,8 @@ VIEWPORT = {"width": 1600, "height": 900}
 RENDERERS = {"litegraph": False, "nodes2": True}
 """Name of the renderer → ComfyUI's setting `Comfy.VueNodes.Enabled`."""
 
-OURS = re.compile(r"layerwise", re.IGNORECASE)
+# Of a bypassed node the frontend says which socket types it cannot pass on.
+OURS = re.compile(r"(?i:layerwise)(?!_(?:POLICY|PLACEMENTS|REPORT)\b)")
 # Code of the frontend's own that cannot reach the outside (or is forbidden to, by ComfyUI's content policy).
 FRONTENDS_OWN = re.compile(r"Failed to fetch|NetworkError|Load failed")
 # Older frontends look every node type up in ComfyUI's registry, and name it when that is forbidden.
