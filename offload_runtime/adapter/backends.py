@@ -206,7 +206,7 @@ class StreamedToDevice(Layerwise):
         self._look_ahead = decision.look_ahead
         self._gives_way = decision.gives_way
         self._accounts: weakref.WeakSet[Account] = weakref.WeakSet()
-        self.decide_again: Callable[[], None] = _stand
+        self.decide_again: Callable[[], None] = stand
         keeps_nothing = mm.vram_state is mm.VRAMState.NO_VRAM
         # What is evicted comes back to memory, and there is none for what is read from its file.
         self._flexible = decision.flexible and self._host is not Host.MAPPED and not keeps_nothing
@@ -329,7 +329,7 @@ class StreamedFromFile(Layerwise):
         )
 
 
-def _stand() -> None:
+def stand() -> None:
     """Let a decision stand as long as nobody takes it again."""
 
 

@@ -22,6 +22,7 @@ from ..policy import Decision, Placement, format_bytes
 from . import debug_lines
 from .applied import GONE, Applied, ran_elsewhere, word_of
 from .attachment import KEY, strip
+from .backends import stand
 from .dynamic_order import PageWish, Place
 from .dynamic_pages import PAGE, allowed_bytes, needed_pages, range_of, resident_bytes, stray_pages
 from .embedding import HostEmbeddings
@@ -75,7 +76,7 @@ class Paged:
         self._model = weakref.ref(handle.patcher.model)
         self._device = handle.patcher.load_device
         self._places: weakref.WeakSet[Place] = weakref.WeakSet()
-        self.decide_again: Callable[[], None] = _stand
+        self.decide_again: Callable[[], None] = stand
 
     def attach(self, patcher: Any, stacks: Sequence[Stack]) -> None:
         """Give a patcher of this model a place of its own; clones get one when they are made."""
@@ -171,10 +172,6 @@ class Paged:
 def _streams(wish: PageWish) -> bool:
     """Tell whether token tables are looked up on the host."""
     return wish.placement is Placement.LAYERWISE or wish.budget is not None
-
-
-def _stand() -> None:
-    """Let a decision stand as long as nobody takes it again."""
 
 
 def _limit(place: Place, needed: Sequence[int]) -> str:
