@@ -43,15 +43,11 @@ class Standing:
         beside: Beside,
     ) -> None:
         self._policy = policy
-        self._machine = machine
         self._placed = tuple(placed)
         self._kept = kept
         self._around = around
-        self._seen = machine, self._facts(), beside
+        self._made_from = machine, self._facts(), beside
         self._prompt = running_prompt()
-        self._waits = (
-            False  # whether something could not follow yet: it is on the device, and nobody needs the room
-        )
         for one in self._placed:
             one.on_use(self.decide)
 
@@ -61,20 +57,21 @@ class Standing:
         if prompt is None or prompt == self._prompt:
             return
         self._prompt = prompt
-        machine, facts = steadied(self._machine, hardware.machine_facts()), self._facts()
+        machine, facts = steadied(self._made_from[0], hardware.machine_facts()), self._facts()
         models = [model for one in (*self._kept.placed, *self._placed) if (model := one.model) is not None]
         beside = Beside(self._kept.decided, bystanders_now(self._around, models))
-        if (machine, facts, beside) == self._seen and not self._waits:
+        if (machine, facts, beside) == self._made_from:
             return
         try:
             plan = resolve(self._policy, machine, facts, beside)
         except StrictPolicyError:
             return  # nothing of what was set has changed; the node refuses when it runs again
-        self._follow(plan, machine, facts)
-        self._seen = machine, facts, beside
+        if self._all_follow(plan, machine, facts):
+            self._made_from = machine, facts, beside  # else it is tried again for the next prompt
 
-    def _follow(self, plan: Plan, machine: MachineFacts, facts: Sequence[ComponentFacts]) -> None:
-        why = lessons(self._seen[:2], (machine, facts)) or "what is beside it has another size"
+    def _all_follow(self, plan: Plan, machine: MachineFacts, facts: Sequence[ComponentFacts]) -> bool:
+        """Carry another plan out; return whether all could follow: what is on the device may have to stay for now."""
+        why = lessons(self._made_from[:2], (machine, facts)) or "what is beside it has another size"
         followed = []
         for one, now, decision in zip(self._placed, facts, plan, strict=True):
             before = one.decision
@@ -84,9 +81,7 @@ class Standing:
             followed.append(one.follow(now, replace(decision, reason=text)))
             if followed[-1]:
                 information("%s: %s, decided anew, because %s", now.name, decision.placement, why)
-        self._waits = not all(followed)
-        if not self._waits:
-            self._machine = machine  # else what stands was made from those of before
+        return all(followed)
 
     def _facts(self) -> tuple[ComponentFacts, ...]:
         return tuple(_learnt(one) for one in self._placed)

@@ -124,6 +124,27 @@ def test_what_a_sampler_asks_for_counts_from_the_next_prompt_on(
     assert took[True, "last"] <= 1.02 * took[False, "last"]
 
 
+@pytest.mark.parametrize("dynamic", [False], ids=["legacy"])
+def test_what_has_to_wait_for_room_still_says_what_was_learnt(
+    comfy: ComfyUI, images: Images, dynamic: bool
+) -> None:
+    """What is on the card stays until ComfyUI takes it; the plan follows then, for the reason that it had all along."""
+    from offload_runtime.adapter.record import record_of
+
+    images.demand = 0
+    encoder = place(images)
+    for text in ("zero", "one", "two"):
+        images.image([text], 1)
+        record_of(images.diffusion.model).note_demand(6 * GB)
+    assert str(encoder.decision.placement) == "resident"
+    images.demand = 6 * GB
+    for text in ("three", "four", "five"):
+        images.image([text], 1)
+    assert str(encoder.decision.placement) == "layerwise"
+    assert "ComfyUI asked for 5.59 GB beside diffusion_model in its last uses" in encoder.row().why
+    assert "another size" not in encoder.row().why
+
+
 @BOTH
 def test_a_prompt_is_decided_for_once(
     comfy: ComfyUI, images: Images, dynamic: bool, monkeypatch: pytest.MonkeyPatch
