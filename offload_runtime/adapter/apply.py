@@ -32,7 +32,6 @@ from . import debug_lines, hardware
 from .attachment import strip
 from .capabilities import capabilities_of
 from .choose import choose_backend
-from .demand import watch_sampling
 from .dynamic_pages import least_bytes
 from .embedding import input_tables
 from .file_layers import FileLayers
@@ -41,6 +40,7 @@ from .loose import loose_bytes, loose_weights
 from .placed import Placed, Placements
 from .record import record_of
 from .rounds import running_node
+from .sampling import watch_sampling
 from .standing import Standing
 from .structure import find_stacks, why_left_alone
 from .unmanaged import Unmanaged, weights_of

@@ -22,6 +22,7 @@ from .embedding import HostEmbeddings
 from .guard import Guard
 from .loose import loose_tensors
 from .record import record_of
+from .watching import Watch
 
 KEY = "layerwise_offload"
 
@@ -121,22 +122,41 @@ def attach(patcher: Any, attachment: Carried, on_clone: Callable[[Any, Any], obj
     """
     strip(patcher)  # a clone starts with the contact points of the patcher it was made from
     patcher.set_attachments(KEY, attachment)
+    watch = Watch(patcher.model, patcher.load_device)
     failed = False
 
     def inject(loaded: Any) -> None:
         nonlocal failed
         if not failed:
             attachment.inject(loaded)
+            watch.install()
         failed = False
+
+    def eject(left: Any) -> None:
+        watch.remove()
+        attachment.eject(left)
 
     def on_detach(left: Any, unpatch_all: bool) -> None:
         nonlocal failed
         failed = left.skip_injection  # in the middle of a load that fails; ComfyUI injects all the same
         attachment.on_detach(left, unpatch_all)
 
-    patcher.set_injections(KEY, [PatcherInjection(inject, attachment.eject)])
+    patcher.set_injections(KEY, [PatcherInjection(inject, eject)])
     patcher.add_callback_with_key(CallbacksMP.ON_CLONE, KEY, on_clone)
     patcher.add_callback_with_key(CallbacksMP.ON_DETACH, KEY, on_detach)
+
+
+class Nothing:
+    """What a patcher carries that is only heard of when it computes."""
+
+    def inject(self, patcher: Any) -> None:
+        """Nothing is to be done."""
+
+    def eject(self, patcher: Any) -> None:
+        """Nothing is to be undone."""
+
+    def on_detach(self, patcher: Any, unpatch_all: bool) -> None:
+        """Nothing is to be given back."""
 
 
 def strip(patcher: Any) -> None:

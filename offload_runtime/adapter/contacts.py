@@ -43,6 +43,7 @@ class Group(Enum):
     NODE = "which node runs now"
     PROMPT = "which prompt that node is in"
     DEMAND = "what a sampler asks for"
+    STEPS = "when a diffusion model computes"
     FACTS = "what is known about the machine and about a component"
 
 
@@ -166,6 +167,11 @@ CONTACTS: Mapping[Group, tuple[Contact, ...]] = {
         Contact(_PATCHER, "add_wrapper_with_key remove_wrappers_with_key", "hearing of samplings"),
         Contact("comfy.patcher_extension.WrappersMP", "PREPARE_SAMPLING", "hearing of samplings"),
         Contact("comfy.sampler_helpers", "estimate_memory(model,noise_shape,conds)", "what they ask for"),
+    ),
+    Group.STEPS: (
+        Contact(_PATCHER, "add_wrapper_with_key remove_wrappers_with_key", "hearing of steps"),
+        Contact("comfy.patcher_extension.WrappersMP", "APPLY_MODEL", "hearing of steps"),
+        Contact("comfy.patcher_extension", "WrapperExecutor", "whose step it is"),
     ),
     Group.FACTS: (
         Contact(_MM, "minimum_inference_memory", "the reserve for activations", "what it was in 0.38.1"),

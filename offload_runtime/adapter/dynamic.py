@@ -27,18 +27,25 @@ from .dynamic_order import PageWish, Place
 from .dynamic_pages import PAGE, allowed_bytes, needed_pages, range_of, resident_bytes, stray_pages
 from .embedding import HostEmbeddings
 from .handles import Handle, is_dynamic
+from .watching import Watch
 
 
 class Attached:
     """What one dynamic patcher carries: its place in line, and the stand-ins for its token tables."""
 
     def __init__(
-        self, component: str, place: Place, embeddings: HostEmbeddings, before: Callable[[], None]
+        self,
+        component: str,
+        place: Place,
+        embeddings: HostEmbeddings,
+        before: Callable[[], None],
+        watch: Watch,
     ) -> None:
         self.place = place
         self._component = component
         self._before = before
         self._embeddings = embeddings
+        self._watch = watch
 
     def put_on(self, patcher: Any, on_clone: Callable[[Any, Any], None]) -> None:
         """Put the contact points on a patcher, in place of those that are there."""
@@ -55,12 +62,14 @@ class Attached:
         self.place.tables = self._embeddings.tables()
         self.place.loaded()
         self.place.watch()
+        self._watch.install()
         self._embeddings.install()
         debug(lambda: debug_lines.paged_load(self._component, self.place))
 
     def on_detach(self, patcher: Any, unpatch_all: bool) -> None:
         """Leave the model as it was: ComfyUI lets go, loads a sibling, or has failed to load this one."""
         self.place.stop_watching()
+        self._watch.remove()
         self._embeddings.uninstall()
         self.place.left()
         if unpatch_all:  # else it loads the same model again
@@ -86,7 +95,8 @@ class Paged:
             return
         place = Place(self._wish, model, self._device, stacks)
         embeddings = HostEmbeddings(model, self._device, on_host=_streams(self._wish))
-        Attached(self._component, place, embeddings, lambda: self.decide_again()).put_on(
+        watch = Watch(model, self._device)
+        Attached(self._component, place, embeddings, lambda: self.decide_again(), watch).put_on(
             patcher, lambda old, new: self.attach(new, stacks)
         )
         self._places.add(place)

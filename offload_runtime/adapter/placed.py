@@ -10,9 +10,11 @@ from torch import nn
 
 from ..engine import Ledger
 from ..engine.mapping import Areas
-from ..policy import ComponentFacts, Decision, HostBytes, PlacementRow, Policy, Report, unused_notes
+from ..policy import CardPeak, ComponentFacts, Decision, HostBytes, PlacementRow, Policy, Report, unused_notes
 from . import hardware
 from .backends import Backend, Follower
+from .record import record_of
+from .runs import Peak, current_run
 from .where import bytes_by_place, host_bytes, masters_of
 
 
@@ -34,6 +36,7 @@ class Placed:
         self._ledger = ledger
         self._model = weakref.ref(model)
         self._node = node
+        record_of(model).uses.ledgers.add(ledger)
 
     def __str__(self) -> str:
         by = f"the loader of node {self._node}" if self._node else "an earlier loader"
@@ -79,8 +82,9 @@ class Placed:
             host_why=applied.host_why,
             host_now=host_bytes(model, masters) if model is not None and masters is not None else None,
             tiers=self._tiers(masters),
-            moved_bytes=sum(self._ledger.moved.values()),
+            moved_bytes=self._ledger.moved_bytes,
             layer_runs=self._ledger.layer_runs,
+            measured=record_of(model).uses.measured(self._ledger) if model is not None else None,
         )
 
     def _tiers(self, masters: HostBytes | None) -> dict[str, int]:
@@ -126,11 +130,24 @@ class Placements:
 
     def report(self) -> Report:
         """Read the report of all components from the live models."""
-        machine, areas = hardware.machine_facts(), Areas()
+        machine, areas, run = hardware.machine_facts(), Areas(), current_run()
+        rows = tuple(p.row(areas) for p in self.placed)
         unused = [argument for policy in self.policies for argument in policy.unused(self.names)]
         return Report(
             machine=hardware.machine_line(machine),
-            rows=tuple(p.row(areas) for p in self.placed),
+            rows=rows,
             peaks=hardware.peaks(machine),
+            began=run.began,
+            card=self._card(run.peak) if run.peak is not None else None,
             notes=(*dict.fromkeys(self.notes), *unused_notes(unused)),
         )
+
+    def _card(self, peak: Peak) -> CardPeak:
+        """Name the models that were on a device."""
+        names = {id(model): p.facts.name for p in self.placed if (model := p.model) is not None}
+        models: dict[str, int] = {}
+        for one, kind, size in peak.models:
+            name = names.get(id(one()), kind)
+            models[name] = models.get(name, 0) + size
+        during = names.get(id(peak.during()), "") if peak.during is not None else ""
+        return CardPeak(peak.device, peak.total, peak.used, peak.other, models, during)

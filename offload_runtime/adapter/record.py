@@ -19,6 +19,7 @@ from ..engine import MappedWeights, Trace
 from .at_rest import Rest
 from .pinning import Masters
 from .rounds import Rounds
+from .uses import Uses
 
 if TYPE_CHECKING:
     from .dynamic_order import Place
@@ -37,6 +38,7 @@ class Record:
         rest: who lets them rest there.
         masters: its weights that are packed into blocks, and who streams them.
         rounds: its uses in a row.
+        uses: what they took in the last run.
         placed_for: what its weights on the device were last placed for by one of us, or None.
         failure: how a use of it has failed while its layers were streamed, as the end of a sentence; "" if none has.
         files: those that it may have been loaded from, the likeliest first.
@@ -51,6 +53,7 @@ class Record:
         self.rest = Rest(reference, self.mapped)
         self.masters = Masters(reference)
         self.rounds = Rounds(reference)
+        self.uses = Uses(reference)
         self.placed_for: tuple[object, ...] | None = None
         self.failure = ""
         self.files: tuple[Path, ...] = ()

@@ -12,7 +12,7 @@ from comfy.patcher_extension import CallbacksMP
 from ..engine import Stack, parameter_bytes
 from ..policy import Placement, format_bytes
 from .applied import COMFYUI, GONE, Applied, bytes_there, ran_elsewhere, word_of
-from .attachment import KEY, attach, strip
+from .attachment import KEY, Nothing, attach, strip
 from .handles import is_dynamic
 from .named_device import NamedDevice, name_device
 from .record import record_of
@@ -36,9 +36,11 @@ class Untouched:
         self._named: NamedDevice | None = None
 
     def attach(self, patcher: Any, stacks: Sequence[Stack]) -> None:
-        """Leave the patcher as it is, but let a text encoder compute where it is loaded."""
+        """Leave the patcher as it is, but let a text encoder compute where it is loaded, and hear of its uses."""
         if not is_dynamic(patcher):
             self._named = name_device(patcher, [stack.layers[0].module for stack in stacks])
+            if self._named is None:
+                attach(patcher, Nothing(), lambda old, new: self.attach(new, stacks))
 
     def applied(self) -> Applied:
         """Say what ComfyUI does, and how much of it is loaded now."""
@@ -70,8 +72,9 @@ class OnCpu:
     def attach(self, patcher: Any, stacks: Sequence[Stack]) -> None:
         """Whenever this one is used, read what another placement of the model has left in its file."""
         strip(patcher)
-        if patcher.model is self._model() and self._placement is not Placement.AUTO:
-            attach(patcher, InMemory(), lambda old, new: self.attach(new, stacks))
+        if patcher.model is self._model():
+            carried = Nothing() if self._placement is Placement.AUTO else InMemory()
+            attach(patcher, carried, lambda old, new: self.attach(new, stacks))
 
     def applied(self) -> Applied:
         """Say where the weights are now."""
@@ -99,18 +102,12 @@ class MovedToCpu(OnCpu):
         patcher.add_callback_with_key(CallbacksMP.ON_DETACH, KEY, _leave_cpu)
 
 
-class InMemory:
+class InMemory(Nothing):
     """What a patcher carries that computes on the CPU with its weights in memory."""
 
     def inject(self, patcher: Any) -> None:
-        """Read what rests in a file: the patcher is loaded now."""
+        """Read what rests in a file; another placement lets its weights rest again when it is loaded."""
         record_of(patcher.model).mapped.release(patcher.model.parameters())
-
-    def eject(self, patcher: Any) -> None:
-        """Nothing is to be undone: another placement lets its weights rest again when it is loaded."""
-
-    def on_detach(self, patcher: Any, unpatch_all: bool) -> None:
-        """Nothing is to be given back."""
 
 
 def _leave_cpu(left: Any, unpatch_all: bool) -> None:

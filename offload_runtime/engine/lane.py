@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from .clock import Clock, Stamp
+
 Event = Any
 """An event of the device's own kind, None for "already so", or a `Future` of either."""
 
@@ -25,6 +27,7 @@ class Lane:
         self.device = device
         self._module = torch.get_device_module(device) if device.type != "cpu" else None
         self._copies = self._module.Stream(device) if self._module is not None else None
+        self._clock = Clock(device)
         self._worker: ThreadPoolExecutor | None = None
         self._latest: Callable[[], Event] = lambda: (
             None
@@ -55,6 +58,21 @@ class Lane:
         arrived = self._worker.submit(self.copy, after, work)
         self._latest = weakref.ref(arrived)
         return arrived
+
+    @property
+    def in_order(self) -> bool:
+        """Whether the host computes and copies in turn, so that a copy is over when it has been asked for."""
+        return self._module is None
+
+    def stamp(self) -> Stamp:
+        """Return the moment at which all that compute has queued so far will be done."""
+        return self._clock.stamp()
+
+    def has_come(self, event: Event) -> bool:
+        """Tell whether an event has come already, so that nobody waits for it."""
+        if isinstance(event, Future):
+            return event.done() and event.exception() is None and self.has_come(event.result())
+        return event is None or bool(event.query())
 
     def wait(self, event: Event) -> None:
         """Let later compute work start after an event; the host waits only for a background copy to be queued."""

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 
 import torch
 
+from .clock import Intervals
 
-@dataclass
+
+@dataclass(eq=False)
 class Ledger:
-    """Totals of one component since it was attached.
+    """Totals of one component since it was attached, and those of its last run.
 
     Attributes:
         moved: host tier → bytes copied from it into slots.
@@ -18,6 +20,7 @@ class Ledger:
         elsewhere: the device on which the last layer ran, if it was not the one that weights are brought to.
         slot_bytes: bytes that the component's slots take now.
         slot_peak: the most they have taken.
+        waiting: how long computing has waited for what was to be copied, in the last run.
     """
 
     moved: Counter[str] = field(default_factory=Counter)
@@ -25,6 +28,28 @@ class Ledger:
     elsewhere: torch.device | None = None
     slot_bytes: int = 0
     slot_peak: int = 0
+    waiting: Intervals = field(default_factory=Intervals)
+    _before: tuple[int, int] = (0, 0)
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes copied into slots."""
+        return sum(self.moved.values())
+
+    @property
+    def moved_in_run(self) -> int:
+        """The same, in the last run."""
+        return self.moved_bytes - self._before[0]
+
+    @property
+    def runs_in_run(self) -> int:
+        """Layer calls that ran under the engine, in the last run."""
+        return self.layer_runs - self._before[1]
+
+    def begin_run(self) -> None:
+        """Note that a run begins."""
+        self.waiting = Intervals()
+        self._before = self.moved_bytes, self.layer_runs
 
     def record_move(self, tier: str, count: int) -> None:
         """Count bytes copied from a host tier into a slot."""

@@ -226,13 +226,14 @@ class Streamer:
         nested = index in self._running  # it calls itself
         self._innermost = index
         elsewhere = where_else(self._lane.device, args, kwargs)
-        with _planning:
+        with _planning, self._ledger.waiting.counted(self._lane.stamp, self._lane.in_order):
             occupant = self._enter(index, elsewhere)
         if elsewhere is not None:  # whoever called it computes there: with the masters, as without us
             self.on_elsewhere(elsewhere)
         if occupant is None or nested:
             return forward(*args, **kwargs)
-        self._wait(index, occupant)
+        with self._ledger.waiting.counted(self._lane.stamp, not self._lane.has_come(occupant.arrived)):
+            self._wait(index, occupant)
         any(map(setitem, *occupant.exchange))
         try:
             return forward(*args, **kwargs)

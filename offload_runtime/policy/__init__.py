@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from .decision import Decision, Plan
     from .facts import BystanderFacts, ComponentFacts, MachineFacts
     from .host_bytes import HostBytes
+    from .measured import CardPeak, Measured
     from .prompt_models import NodeKind, PromptModels
     from .prompt_models import Source as ModelSource
     from .report import PlacementRow, Report, decision_table, unused_notes
@@ -57,6 +58,7 @@ _LATER = {
     "decision": ("Decision", "Plan"),
     "facts": ("BystanderFacts", "ComponentFacts", "MachineFacts"),
     "host_bytes": ("HostBytes",),
+    "measured": ("CardPeak", "Measured"),
     "prompt_models": ("NodeKind", "PromptModels", "ModelSource"),
     "report": ("PlacementRow", "Report", "decision_table", "unused_notes"),
     "resolver": ("resolve",),
@@ -96,6 +98,7 @@ __all__ = [
     "Budget",
     "BystanderFacts",
     "Capabilities",
+    "CardPeak",
     "ComponentFacts",
     "Decision",
     "ExplicitArguments",
@@ -103,6 +106,7 @@ __all__ = [
     "HostTier",
     "Kind",
     "MachineFacts",
+    "Measured",
     "Mode",
     "ModelSource",
     "NodeChain",

@@ -12,6 +12,7 @@ from .components import group_of
 from .decision import Decision
 from .facts import ComponentFacts
 from .host_bytes import HostBytes
+from .measured import CardPeak, Measured
 from .quantities import format_bytes
 from .settings import spell_value
 
@@ -46,7 +47,8 @@ class PlacementRow:
         host_now: where on the host its weights are now, or None when there is no live model.
         tiers: where its weights are now: tier name → bytes.
         moved_bytes: bytes copied into layer slots since the component was attached.
-        layer_runs: how many layer calls ran under the engine.
+        layer_runs: how many layer calls ran under the engine since then.
+        measured: what was measured in the last run that it computed in, or None before the first one.
         overruled: the explicit values that lost, nearest first, with who set them.
         group: the group of the component, which is what a policy node has a widget for, or "".
     """
@@ -69,6 +71,7 @@ class PlacementRow:
     tiers: Mapping[str, int] = field(default_factory=dict)
     moved_bytes: int = 0
     layer_runs: int = 0
+    measured: Measured | None = None
     overruled: tuple[str, ...] = ()
     group: str = ""
     when_used: bool = False
@@ -100,6 +103,7 @@ class PlacementRow:
         tiers: Mapping[str, int] | None = None,
         moved_bytes: int = 0,
         layer_runs: int = 0,
+        measured: Measured | None = None,
     ) -> PlacementRow:
         """Return the row of a decision, with what was read from the live model if there is one."""
         return cls(
@@ -121,6 +125,7 @@ class PlacementRow:
             tiers=tiers or {},
             moved_bytes=moved_bytes,
             layer_runs=layer_runs,
+            measured=measured,
             overruled=tuple(f"{_spelled(lost)} from {lost.asked_by}" for lost in decision.overruled),
             group=group_of(facts.name) or "",
             when_used=bool(facts.can.keeper),
@@ -143,8 +148,8 @@ class PlacementRow:
         ]
         if self.overruled:
             block += _wrapped(f"  over     {', '.join(self.overruled)}")
-        if self.layer_runs:
-            block.append(f"  moved    {format_bytes(self.moved_bytes)} in {self.layer_runs} layer runs")
+        if self.measured is not None:
+            block += _wrapped(f"  measured {', '.join(self.measured.says())}")
         return block
 
     def _on_host(self) -> str:
@@ -199,12 +204,16 @@ class Report:
         machine: the machine, one line for people.
         rows: one per component, in the order in which they were attached.
         peaks: what was measured → bytes, such as `process memory`.
+        began: when the run began, in seconds since 1970; 0 where nothing has run.
+        card: the device when the most of it was in use, or None where nobody counts.
         notes: what else a person should know.
     """
 
     machine: str
     rows: tuple[PlacementRow, ...]
     peaks: Mapping[str, int] = field(default_factory=dict)
+    began: float = 0.0
+    card: CardPeak | None = None
     notes: tuple[str, ...] = ()
 
     def text(self) -> str:
@@ -216,10 +225,10 @@ class Report:
                 self.machine,
                 "No component is placed: connect the placements output of a Layerwise Offload Loader.",
             ]
-        if self.peaks:
-            blocks.append(
-                "\n".join(f"peak {what}: {format_bytes(count)}" for what, count in self.peaks.items())
-            )
+        peaks = [self.card.text()] if self.card is not None else []
+        peaks += [f"peak {what}: {format_bytes(count)}" for what, count in self.peaks.items()]
+        if peaks:
+            blocks.append("\n".join(peaks))
         blocks.extend(self.notes)
         return "\n\n".join(blocks)
 
