@@ -71,6 +71,12 @@ def machine_line(facts: MachineFacts) -> str:
     return " · ".join(parts)
 
 
+def name_of(device: torch.device) -> str:
+    """Return what the maker of an accelerator calls it, or "" where torch does not say."""
+    name = getattr(torch.get_device_module(device), "get_device_name", None)
+    return str(name(device)) if name is not None else ""
+
+
 def peaks(facts: MachineFacts) -> dict[str, int]:
     """Return the peak memory of this process, in bytes: what was measured → how much."""
     measured = {"process memory": _peak_resident()}

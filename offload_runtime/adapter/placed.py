@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+import torch
 from torch import nn
 
 from ..engine import Ledger
@@ -150,4 +151,5 @@ class Placements:
             name = names.get(id(one()), kind)
             models[name] = models.get(name, 0) + size
         during = names.get(id(peak.during()), "") if peak.during is not None else ""
-        return CardPeak(peak.device, peak.total, peak.used, peak.other, models, during)
+        name = hardware.name_of(torch.device(peak.device))
+        return CardPeak(peak.device, peak.total, peak.used, name, peak.other, models, during)

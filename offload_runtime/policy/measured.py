@@ -60,9 +60,10 @@ class CardPeak:
     """A device when the most of it was in use in a run, in bytes. What is not named is what was computed with.
 
     Attributes:
-        device: the device.
+        device: the device, as torch spells it.
         total: its memory.
         used: what of it was in use.
+        name: what its maker calls it, or "".
         other: what of that belonged to no model when the run began.
         models: the name of each model that was there → its weights there, and its slots.
         during: the component that computed, or "" when none of those that are placed did.
@@ -71,6 +72,7 @@ class CardPeak:
     device: str
     total: int
     used: int
+    name: str = ""
     other: int = 0
     models: dict[str, int] = field(default_factory=dict)
     during: str = ""
@@ -87,7 +89,7 @@ class CardPeak:
         parts += [f"{beside} {format_bytes(self.computing)}"] if self.computing else []
         parts += [f"other {format_bytes(self.other)}"] if self.other else []
         return (
-            f"peak of {self.device}: {format_bytes(self.used)} of {format_bytes(self.total)} in use: "
+            f"peak of {self.name or self.device}: {format_bytes(self.used)} of {format_bytes(self.total)} in use: "
             f"{', '.join(parts)}"
         )
 

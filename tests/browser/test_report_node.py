@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from comfy_page import ComfyPage
 from playwright.sync_api import Locator, expect
@@ -11,11 +13,51 @@ REPORT = "LayerwiseOffload_PlacementReport"
 
 
 @pytest.fixture
-def shown(comfy: ComfyPage, decoding: dict[str, str]) -> Locator:
+def panel(comfy: ComfyPage, decoding: dict[str, str]) -> Locator:
     """The report of a run, in the middle."""
     comfy.run()
     comfy.center_on(decoding[REPORT])
     return comfy.page.get_by_role("region", name="Placement report")
+
+
+@pytest.fixture
+def shown(panel: Locator) -> Locator:
+    """The same with its details, which is all there is in words."""
+    panel.locator("details").evaluate("e => { e.open = true }")
+    return panel
+
+
+def test_the_bars_say_where_the_bytes_are_and_what_was_measured(panel: Locator) -> None:
+    expect(panel.get_by_role("table")).not_to_be_visible()
+    vae = panel.locator("[data-component=vae]")
+    expect(vae.locator(".lwo-chip")).to_have_text("◆ layerwise")
+    expect(vae).to_contain_text(re.compile(r"moved \d+ \w+ in \d+ layer runs · computed [\d.]+ m?s"))
+    where = vae.get_by_role("img").get_attribute("aria-label")
+    assert where is not None
+    assert re.fullmatch(r"slot \d+ MB, memory \d+ KB, model file \d+ MB", where), where
+    parts = vae.locator("[data-bytes]:not([data-kind=slot])").evaluate_all("all => all.map(e => Number(e.dataset.bytes))")
+    total = panel.evaluate("() => app.nodeOutputs")
+    report = next(o["placement_report"][-1] for o in total.values() if "placement_report" in o)
+    assert sum(parts) == next(row["bytes"] for row in report["rows"] if row["component"] == "vae")
+    expect(panel.locator(".lwo-head").first).to_contain_text("of memory at the peak of ComfyUI")
+    expect(panel.locator(".lwo-when li").first).to_be_visible()
+
+
+def test_a_report_of_another_policy_says_so(
+    comfy: ComfyPage, decoding: dict[str, str], panel: Locator
+) -> None:
+    expect(panel).not_to_contain_text("The policy has changed")
+    comfy.page.evaluate(
+        """id => {
+            app.canvas.emitBeforeChange();
+            app.canvas.graph.getNodeById(id).widgets.find(w => w.name === "vae").value = "resident";
+            app.canvas.emitAfterChange();
+        }""",
+        decoding[POLICY],
+    )
+    expect(panel).to_contain_text("The policy has changed since this run.")
+    comfy.command("Comfy.Undo")
+    expect(panel).not_to_contain_text("The policy has changed")
 
 
 def test_the_table_says_what_was_asked_and_applied_and_why(
@@ -53,7 +95,7 @@ def test_it_is_painted_from_the_output_alone(
 
 
 def test_it_survives_an_undo_and_another_run(
-    comfy: ComfyPage, decoding: dict[str, str], shown: Locator
+    comfy: ComfyPage, decoding: dict[str, str], panel: Locator
 ) -> None:
     comfy.page.evaluate(
         """id => {
@@ -65,13 +107,13 @@ def test_it_survives_an_undo_and_another_run(
         decoding[POLICY],
     )
     comfy.run()
-    asked = shown.get_by_role("row", name="vae").get_by_role("cell").first
-    expect(asked).to_contain_text("resident")
+    asked = panel.locator("[data-component=vae] .lwo-chip")
+    expect(asked).to_have_text("◆ resident")
     comfy.command("Comfy.Undo")
     comfy.frames(5)
-    expect(asked).to_contain_text("resident")
+    expect(asked).to_have_text("◆ resident")
     comfy.run()
-    expect(asked).to_contain_text("layerwise")
+    expect(asked).to_have_text("◆ layerwise")
 
 
 def test_the_wheel_scrolls_it_only_when_it_has_the_focus(comfy: ComfyPage, shown: Locator) -> None:

@@ -48,7 +48,9 @@ class Counted(Workflow):
         self.most = self.comfy.sim.memory.live
         for name, use in uses.items():
             with context(prompt, name):
-                model = {"text_encoder": self.encoder, "diffusion_model": self.diffusion, "vae": self.vae}[name]
+                model = {"text_encoder": self.encoder, "diffusion_model": self.diffusion, "vae": self.vae}[
+                    name
+                ]
                 self.count(name, model.model, use)
 
     def count(self, name: str, model: Any, use: Callable[[], Any]) -> None:
@@ -103,7 +105,9 @@ def test_times_and_peaks_are_those_of_the_simulator(
             if measured.layer_runs:
                 gaps = 0.02 * measured.computing  # between kernels, while the host launches the next one
                 assert measured.waiting == pytest.approx(workflow.waiting[row.component], abs=gaps)
-                beside = workflow.moved[row.component] - measured.moved_bytes  # the rows of a table that were asked for
+                beside = (
+                    workflow.moved[row.component] - measured.moved_bytes
+                )  # the rows of a table that were asked for
                 assert 0 <= beside <= 0.001 * measured.moved_bytes
-    
+
         assert report.card.used == workflow.most

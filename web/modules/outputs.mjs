@@ -65,6 +65,22 @@ export function decisionsFor(node) {
     });
 }
 
+/**
+ * Tell whether a Placement Policy node that took part in a run shows other values by now, or is gone.
+ * @param {any} output what the run left behind for a node
+ */
+export function changedSince(output) {
+  const ran = (output?.placement_decisions ?? []).flatMap((/** @type {any} */ decided) => Object.entries(decided.policy_nodes));
+  return ran.some((/** @type {[string, Record<string, unknown>]} */ [id, values]) => {
+    const widgets = nodeAt(id)?.widgets;
+    if (!widgets) return true;
+    return Object.entries(values).some(([name, value]) => {
+      const widget = widgets.find((/** @type {any} */ one) => one.name === name);
+      return widget !== undefined && String(widget.value) !== String(value);
+    });
+  });
+}
+
 /** Paint again when a node of the pack has run, and when the graph has changed in whatever way. */
 export function watchChanges() {
   api.addEventListener("graphChanged", repaint);

@@ -1,7 +1,8 @@
 // @ts-check
-// Nodes that show what a run said: the Placement Report as a table and as text, and the text of a saved policy.
+// Nodes that show what a run said: the Placement Report as bars and in words, and the text of a saved policy.
 import { addElement, element, keepMounted } from "./dom.mjs";
-import { addView, outputOf } from "./outputs.mjs";
+import { addView, changedSince, outputOf } from "./outputs.mjs";
+import { reportPanel } from "./report_panel.mjs";
 import { tableOf } from "./report_table.mjs";
 import { text } from "./strings.mjs";
 
@@ -9,10 +10,13 @@ const HEIGHT = 240;
 
 /** @param {any} node */
 export function addReport(node) {
+  let open = false; // the next report is shown as this one is
   addText(node, text("reportLabel"), text("reportEmpty"), (output) => {
     const report = output.placement_report?.at(-1);
-    // Later parts of the report, such as bars and a timeline, are further elements of this list.
-    return [report?.rows.length ? reportTable(report) : null, reportText(output.text)];
+    if (!report?.rows.length) return [reportText(output.text)];
+    const words = element("details", { open }, element("summary", {}, text("details")), reportTable(report), reportText(output.text));
+    words.addEventListener("toggle", () => { open = words.open; });
+    return [reportPanel(report, changedSince(output)), words];
   });
 }
 
@@ -26,7 +30,7 @@ export function addPolicyText(node) {
  * @param {any} node
  * @param {string} label its name for screen readers
  * @param {string} empty what it says before a run
- * @param {(output: any) => (HTMLElement | null)[]} parts what it shows of an output, from top to bottom
+ * @param {(output: any) => HTMLElement[]} parts what it shows of an output, from top to bottom
  */
 function addText(node, label, empty, parts) {
   const area = element("div", {
@@ -36,15 +40,16 @@ function addText(node, label, empty, parts) {
   const frame = element("div", { class: "lwo-frame" }, area);
   addElement(node, "layerwise_offload_text", frame, HEIGHT);
   node.setSize([Math.max(node.size[0], 460), Math.max(node.size[1], 320)]);
-  /** @type {any} */
+  /** @type {any[] | null} */
   let painted = null;
   addView(node, () => {
     keepMounted(node, frame);
     const output = outputOf(node);
-    if (painted !== null && painted === output) return; // what is painted keeps its place and selection
-    painted = output;
+    const now = [output, Boolean(output?.text) && changedSince(output)];
+    if (painted?.every((part, i) => part === now[i])) return; // what is painted keeps its place and selection
+    painted = now;
     area.toggleAttribute("data-empty", !output?.text);
-    area.replaceChildren(...(output?.text ? parts(output).filter((part) => part !== null) : [empty]));
+    area.replaceChildren(...(output?.text ? parts(output) : [empty]));
   });
 }
 
