@@ -171,7 +171,6 @@ CONTACTS: Mapping[Group, tuple[Contact, ...]] = {
     Group.STEPS: (
         Contact(_PATCHER, "add_wrapper_with_key remove_wrappers_with_key", "hearing of steps"),
         Contact("comfy.patcher_extension.WrappersMP", "APPLY_MODEL", "hearing of steps"),
-        Contact("comfy.patcher_extension", "WrapperExecutor", "whose step it is"),
     ),
     Group.FACTS: (
         Contact(_MM, "minimum_inference_memory", "the reserve for activations", "what it was in 0.38.1"),

@@ -61,11 +61,10 @@ class Card:
         if device.type == "cpu":
             return None
         try:
-            module = torch.get_device_module(device)
+            can = dir(torch.get_device_module(device))
         except RuntimeError:  # a device outside of torch
             return None
-        counts = hasattr(module, "memory_stats") and hasattr(module, "reset_peak_memory_stats")
-        return cls(device) if counts else None
+        return cls(device) if {"memory_stats", "reset_peak_memory_stats"} <= set(can) else None
 
     def look(self, during: nn.Module | None) -> int:
         """Take the most that was in use since the last look as that of one model; return it, in bytes."""

@@ -6,10 +6,13 @@ without it may not fit with it. That of a VAE is noted where its frames are (`va
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import comfy.sampler_helpers as sampler_helpers
 from comfy.patcher_extension import WrappersMP
+from torch import nn
 
 from .attachment import KEY
 from .contacts import Group, missing
@@ -18,7 +21,8 @@ from .record import record_of
 
 def watch_sampling(patcher: Any) -> None:
     """Let a diffusion model note what ComfyUI asks for, and its steps, whenever it is sampled; its clones do, too."""
-    for group, wrapped, note in _NOTED:
+    noted = (Group.DEMAND, "PREPARE_SAMPLING", _note), (Group.STEPS, "APPLY_MODEL", _timing(patcher.model))
+    for group, wrapped, note in noted:
         if not missing(group):
             patcher.remove_wrappers_with_key(getattr(WrappersMP, wrapped), KEY)
             patcher.add_wrapper_with_key(getattr(WrappersMP, wrapped), KEY, note)
@@ -30,14 +34,19 @@ def _note(prepare: Any, model: Any, noise_shape: Any, conds: Any, *args: Any, **
     return prepare(model, noise_shape, conds, *args, **kwargs)
 
 
-def _time_step(apply: Any, latent: Any, *args: Any, **kwargs: Any) -> Any:
-    model = apply.class_obj
-    uses = record_of(model).uses
-    uses.begin(model, latent.device)
-    try:
-        return apply(latent, *args, **kwargs)
-    finally:
-        uses.end(model)
+def _timing(model: nn.Module) -> Callable[..., Any]:
+    """Return what stands around each step: a function, because some nodes copy all that a patcher is sampled with."""
+    reference = weakref.ref(model)
 
+    def step(apply: Any, latent: Any, *args: Any, **kwargs: Any) -> Any:
+        stepping = reference()
+        if stepping is None:
+            return apply(latent, *args, **kwargs)
+        uses = record_of(stepping).uses
+        uses.begin(step, latent.device)
+        try:
+            return apply(latent, *args, **kwargs)
+        finally:
+            uses.end(step)
 
-_NOTED = ((Group.DEMAND, "PREPARE_SAMPLING", _note), (Group.STEPS, "APPLY_MODEL", _time_step))
+    return step

@@ -35,7 +35,9 @@ def test_the_bars_say_where_the_bytes_are_and_what_was_measured(panel: Locator) 
     where = vae.get_by_role("img").get_attribute("aria-label")
     assert where is not None
     assert re.fullmatch(r"slot \d+ MB, memory \d+ KB, model file \d+ MB", where), where
-    parts = vae.locator("[data-bytes]:not([data-kind=slot])").evaluate_all("all => all.map(e => Number(e.dataset.bytes))")
+    parts = vae.locator("[data-bytes]:not([data-kind=slot])").evaluate_all(
+        "all => all.map(e => Number(e.dataset.bytes))"
+    )
     total = panel.evaluate("() => app.nodeOutputs")
     report = next(o["placement_report"][-1] for o in total.values() if "placement_report" in o)
     assert sum(parts) == next(row["bytes"] for row in report["rows"] if row["component"] == "vae")
