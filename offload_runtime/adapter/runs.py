@@ -61,10 +61,11 @@ class Card:
         if device.type == "cpu":
             return None
         try:
-            can = dir(torch.get_device_module(device))
+            module = torch.get_device_module(device)
         except RuntimeError:  # a device outside of torch
             return None
-        return cls(device) if {"memory_stats", "reset_peak_memory_stats"} <= set(can) else None
+        counts = all(hasattr(module, name) for name in ("memory_stats", "reset_peak_memory_stats"))
+        return cls(device) if counts else None
 
     def look(self, during: nn.Module | None) -> int:
         """Take the most that was in use since the last look as that of one model; return it, in bytes."""
