@@ -18,6 +18,7 @@ from torch import nn
 
 from ..engine.promised import promised
 from ..engine.resting import Resting
+from ..engine.scratch import scratch
 from ..engine.widening import EIGHT_BITS, widened
 
 _KINDS = ("Linear", "Conv2d", "Embedding")
@@ -118,7 +119,8 @@ class _Multiplied(_Converts):
         if patched or values.dtype != torch.float32 or not values.is_cpu or not _in_memory(self.weight):
             return super().forward_comfy_cast_weights(values)  # type: ignore[misc]
         bias = None if table.bias is None else table.bias.to(values.dtype)
-        return nn.functional.linear(values, widened(self.weight, torch.float32), bias)
+        matrix = scratch.tensor(self.weight.shape, torch.float32)
+        return nn.functional.linear(values, widened(self.weight, torch.float32, into=matrix), bias)
 
 
 class _Looked(_Converts):
