@@ -24,6 +24,7 @@ from ..policy import (
     MachineFacts,
     Plan,
     Policy,
+    Setting,
     VaeUse,
     not_ours,
     resolve,
@@ -37,6 +38,7 @@ from .dynamic_pages import least_bytes
 from .embedding import input_tables
 from .file_layers import FileLayers
 from .handles import Handle, free_name, is_dynamic, open_handle, patcher_in
+from .layer_store import Kept, keep
 from .loose import loose_bytes, loose_weights
 from .placed import Placed, Placements
 from .record import record_of
@@ -185,14 +187,37 @@ def _resolve(
             return plan, opened
         for index in unread:
             one = opened[index]
-            paths = files.get(one.handle.socket, ())
-            assert isinstance(one.handle, Handle)  # nothing else has layers
-            model = one.handle.patcher.model
-            found = FileLayers(model, one.stacks, usable(paths))
-            facts = replace(one.facts, file_bytes=found.bytes, file_beside_bytes=found.beside)
-            if not found.bytes:
-                facts = replace(facts, why_no_file=why_unusable(paths, one.handle.socket, model))
-            opened[index] = one._replace(facts=facts, found=found)
+            asked = policy.explicit.value(HostTier, Setting.HOST, one.facts.name) is HostTier.MAPPED
+            opened[index] = _look_into(one, files.get(one.handle.socket, ()), store=asked)
+
+
+def _look_into(one: _Opened, paths: Sequence[Path], *, store: bool) -> _Opened:
+    """Find what files hold of a component.
+
+    Args:
+        one: the component.
+        paths: those that it may have come from.
+        store: whether to write what none of them holds to a file of ours.
+    """
+    assert isinstance(one.handle, Handle)  # nothing else has layers
+    model, files = one.handle.patcher.model, usable(paths)
+    kept = Kept(FileLayers(model, one.stacks, files))
+    if store and kept.found.missing:
+        one.handle.unload()  # without patches, and in memory
+        kept = keep(model, one.stacks, files, FileLayers(model, one.stacks, files))
+    found = kept.found
+    facts = replace(
+        one.facts,
+        file_bytes=found.bytes,
+        file_beside_bytes=found.beside,
+        stored_bytes=kept.bytes,
+        stored_in=kept.folder,
+        why_not_stored=kept.why_not,
+    )
+    if not found.bytes:
+        why = why_unusable(paths, one.handle.socket, model)
+        facts = replace(facts, why_no_file=f"{why}, and {kept.why_not}" if kept.why_not else why)
+    return one._replace(facts=facts, found=found)
 
 
 def _component_facts(

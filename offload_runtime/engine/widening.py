@@ -76,7 +76,7 @@ def widen_in_place(
 
 
 def _widen(narrow: torch.Tensor, wide: torch.Tensor) -> None:
-    if narrow.numel() and (narrow.dtype, wide.dtype) == (torch.float8_e4m3fn, torch.float32):
+    if (narrow.dtype, wide.dtype) == (torch.float8_e4m3fn, torch.float32):
         _shift(narrow, wide)
         return
     count = narrow.numel()
@@ -94,7 +94,8 @@ def _widen(narrow: torch.Tensor, wide: torch.Tensor) -> None:
 def _shift(narrow: torch.Tensor, wide: torch.Tensor) -> None:
     """Bring exponents and signs to where half precision has them, which torch converts, and make up for the rest."""
     half = torch.empty(min(_SHIFTED, narrow.numel()), dtype=torch.int16)
-    for some, out in zip(narrow.split(_SHIFTED), wide.split(_SHIFTED), strict=True):
+    for start in range(0, narrow.numel(), _SHIFTED):
+        some, out = narrow[start : start + _SHIFTED], wide[start : start + _SHIFTED]
         bits = some.view(torch.int8)
         if (bits & 0x7F).amax() == 0x7F:  # not a number: the one value whose bits mean another thing
             out.copy_(some)

@@ -31,11 +31,16 @@ def test_it_is_given_back_when_the_outermost_layer_is_done_and_when_it_fails() -
         assert scratch.tensor(SHAPE, torch.float32).data_ptr() == first.data_ptr()
     with scratch:
         assert scratch.tensor(SHAPE, torch.float32).data_ptr() != first.data_ptr()
-    with pytest.raises(KeyboardInterrupt), scratch:
-        failed = scratch.tensor(SHAPE, torch.float32)
-        raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt):
+        _fail_with(scratch, first)
     with scratch:
-        assert scratch.tensor(SHAPE, torch.float32).data_ptr() != failed.data_ptr()
+        assert scratch.tensor(SHAPE, torch.float32).data_ptr() != first.data_ptr()
+
+
+def _fail_with(scratch: Scratch, memory: torch.Tensor) -> None:
+    with scratch:
+        memory.set_(scratch.tensor(SHAPE, torch.float32))  # type: ignore[call-overload]
+        raise KeyboardInterrupt
 
 
 @torch.no_grad()
