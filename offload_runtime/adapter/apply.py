@@ -38,7 +38,7 @@ from .dynamic_pages import least_bytes
 from .embedding import input_tables
 from .file_layers import FileLayers
 from .handles import Handle, free_name, is_dynamic, open_handle, patcher_in
-from .layer_store import Kept, keep
+from .layer_store import Kept, keep, store_now
 from .loose import loose_bytes, loose_weights
 from .placed import Placed, Placements
 from .record import record_of
@@ -202,16 +202,17 @@ def _look_into(one: _Opened, paths: Sequence[Path], *, store: bool) -> _Opened:
     assert isinstance(one.handle, Handle)  # nothing else has layers
     model, files = one.handle.patcher.model, usable(paths)
     kept = Kept(FileLayers(model, one.stacks, files))
-    if store and kept.found.missing:
+    if store and kept.found.lacks_layers:
         one.handle.unload()  # without patches, and in memory
-        kept = keep(model, one.stacks, files, FileLayers(model, one.stacks, files))
-    found = kept.found
+        again = FileLayers(model, one.stacks, files)
+        kept = keep(model, one.stacks, files, again) if again.lacks_layers else Kept(again)
+    found, folder = kept.found, store_now().folder
     facts = replace(
         one.facts,
         file_bytes=found.bytes,
         file_beside_bytes=found.beside,
-        stored_bytes=kept.bytes,
-        stored_in=kept.folder,
+        stored_bytes=found.bytes_in(folder),
+        stored_in=str(folder),
         why_not_stored=kept.why_not,
     )
     if not found.bytes:

@@ -88,6 +88,7 @@ CONTACTS: Mapping[Group, tuple[Contact, ...]] = {
     Group.LOADER: (
         Contact(_MM, "is_device_cpu get_torch_device get_total_memory get_free_memory", "the machine"),
         Contact(_MM, "current_loaded_models", "who is loaded"),
+        Contact(_MM, "throw_exception_if_processing_interrupted", "stopping while weights are stored"),
         Contact(f"{_MM}.LoadedModel", "model device", "who is loaded, and where"),
         Contact(_PATCHER, "loaded_size clone is_clone", "the placed copy, and how much of it is loaded"),
         Contact("comfy.patcher_extension", "CallbacksMP PatcherInjection(inject,eject)", "imported"),
@@ -97,8 +98,8 @@ CONTACTS: Mapping[Group, tuple[Contact, ...]] = {
         Contact("comfy.float", "stochastic_rounding", "the rounding of a patched weight"),
         Contact(
             "folder_paths",
-            "folder_names_and_paths get_full_path get_user_directory",
-            "model files, policy files",
+            "folder_names_and_paths get_full_path get_user_directory get_temp_directory",
+            "model files, policy files, the layer store",
         ),
         Contact("patcher", "model load_device clone", "what is placed"),
         Contact("clip", "clone", "the placed copy"),

@@ -52,7 +52,7 @@ class LayerStore:
         spare: how many bytes stay free on the disk.
     """
 
-    def __init__(self, folder: Path, limit: int = LIMIT, spare: int = SPARE) -> None:
+    def __init__(self, folder: Path, limit: int, spare: int) -> None:
         self.folder = folder
         self._limit = limit
         self._spare = spare
@@ -125,14 +125,10 @@ class Kept(NamedTuple):
 
     Attributes:
         found: what files hold of the model now.
-        bytes: how much was stored.
-        folder: where.
-        why_not: why it was not, as the end of a sentence.
+        why_not: why they were not stored, as the end of a sentence.
     """
 
     found: FileLayers
-    bytes: int = 0
-    folder: str = ""
     why_not: str = ""
 
 
@@ -148,9 +144,7 @@ def keep(model: nn.Module, stacks: Sequence[Stack], files: Sequence[Path], found
     Raises:
         Whatever ComfyUI raises when somebody stops the prompt.
     """
-    if not found.missing:
-        return Kept(found)
-    store = store_in(Path(folder_paths.get_temp_directory()))
+    store = store_now()
     size = sum(weight.nbytes for weight in found.missing.values())
     step = _progress(2 * size)
     try:
@@ -160,10 +154,8 @@ def keep(model: nn.Module, stacks: Sequence[Stack], files: Sequence[Path], found
             file, _ = store.file_of(found.missing, step, anew=True)
             whole = _with_stored(model, stacks, files, store, file)
     except LayerStoreError as error:
-        return Kept(found, why_not=str(error))
-    if whole.missing:
-        return Kept(whole, why_not=f"its weights could not be read back from {store.folder}")
-    return Kept(whole, size, str(store.folder))
+        return Kept(found, str(error))
+    return Kept(whole, f"its weights could not be read back from {store.folder}" if whole.missing else "")
 
 
 def _with_stored(
@@ -175,10 +167,14 @@ def _with_stored(
     return found
 
 
+def store_now() -> LayerStore:
+    """Return the store of this server."""
+    return _store_in(Path(folder_paths.get_temp_directory()))
+
+
 @functools.cache
-def store_in(temporary: Path) -> LayerStore:
-    """Return the store of this server in a folder for temporary files."""
-    return LayerStore(temporary / "layerwise_offload" / _name(psutil.Process()))
+def _store_in(temporary: Path) -> LayerStore:
+    return LayerStore(temporary / "layerwise_offload" / _name(psutil.Process()), LIMIT, SPARE)
 
 
 def remove_abandoned(folder: Path) -> None:

@@ -80,6 +80,10 @@ class Found:
         }
         self._parts = {id(part) for weight, _ in weights for part in weight.parts}
 
+    def bytes_in(self, folder: Path) -> int:
+        """Return how much of them is in the files of a folder."""
+        return sum(rest.stored.used_bytes for _, rest in self.weights if rest.file.path.parent == folder)
+
     def readers_of(self, path: Path) -> set[WeightFile]:
         """Return what reads a file, if anything was found there."""
         return {rest.file for _, rest in self.weights if rest.file.path == path}
@@ -101,6 +105,11 @@ class MappedWeights:
     def resting_bytes(self) -> int:
         """What waking them all would take."""
         return sum(laid.rest.stored.used_bytes for laid in self._laid if any(map(self.holds, laid.live())))
+
+    def bytes_in(self, folder: Path) -> int:
+        """Return how much of what rests is in the files of a folder."""
+        there = [laid for laid in self._laid if laid.rest.file.path.parent == folder]
+        return sum(laid.rest.stored.used_bytes for laid in there if any(map(self.holds, laid.live())))
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Tell whether a weight, or part of it, rests in a file now."""
