@@ -38,11 +38,13 @@ from .dynamic_pages import least_bytes
 from .embedding import input_tables
 from .file_layers import FileLayers
 from .handles import Handle, free_name, is_dynamic, open_handle, patcher_in
+from .kept_dtype import keeps_dtype
 from .layer_store import Kept, keep, store_now
 from .loose import loose_bytes, loose_weights
 from .placed import Placed, Placements
 from .record import record_of
 from .rounds import running_node
+from .saving import watch_saving
 from .standing import Standing
 from .structure import find_stacks, why_left_alone
 from .unmanaged import Unmanaged, weights_of
@@ -112,6 +114,8 @@ def _carry_out(one: _Opened, decision: Decision) -> Placed:
     model = one.handle.patcher.model  # for `cpu` it may be another one than that which came in
     record_of(model).rounds.placed_now()
     backend.attach(one.handle.patcher, one.stacks)
+    if one.found is not None or keeps_dtype(model):
+        watch_saving(one.handle.patcher)
     if one.handle.socket == "model":
         watch_sampling(one.handle.patcher)
     return Placed(one.facts, decision, backend, ledger, model, running_node())

@@ -70,6 +70,22 @@ def keep_dtype(module: nn.Module, dtype: torch.dtype | None) -> None:
         del module.loaded_dtype
 
 
+def loaded_dtype(module: nn.Module, kind: str, weight: torch.Tensor) -> torch.dtype:
+    """Return the dtype that ComfyUI would have loaded a weight of a module into.
+
+    Args:
+        module: the module.
+        kind: what the weight is called there.
+        weight: the weight.
+    """
+    return module.loaded_dtype if isinstance(module, _Converts) and kind == "weight" else weight.dtype
+
+
+def keeps_dtype(model: nn.Module) -> bool:
+    """Tell whether any weight of a model stays in the dtype of its file."""
+    return any(isinstance(module, _Converts) for module in model.modules())
+
+
 class _Converts:
     """What such an operation does otherwise than the class that ComfyUI made it of.
 
