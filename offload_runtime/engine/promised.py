@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from functools import partial
 
@@ -11,6 +12,8 @@ from .file_tensor import FileTensor
 from .nowhere import IS_KNOWN, take_memory
 from .resting import Place, rest_of
 from .widening import widened
+
+_with_dispatch = getattr(torch._C, "_EnableTorchFunction", contextlib.nullcontext)
 
 
 class _Promise(Place):
@@ -29,7 +32,10 @@ class _Promise(Place):
 
     def read_into(self, target: torch.Tensor) -> None:
         """Make it, in a contiguous CPU tensor of its dtype and shape."""
-        target.copy_(self._make())
+        with (
+            _with_dispatch()
+        ):  # whoever asks has switched it off, and what rests is of use to nobody without it
+            target.copy_(self._make())
 
 
 def promise(shape: torch.Size, dtype: torch.dtype, make: Callable[[], torch.Tensor]) -> torch.Tensor:
@@ -40,8 +46,12 @@ def promise(shape: torch.Size, dtype: torch.dtype, make: Callable[[], torch.Tens
         dtype: its dtype.
         make: returns its values, in memory and in that dtype.
     """
-    if not IS_KNOWN:
+    if not (IS_KNOWN and hasattr(torch._C, "_EnableTorchFunction")):
         return make()
+    return _join(shape, dtype, make)
+
+
+def _join(shape: torch.Size, dtype: torch.dtype, make: Callable[[], torch.Tensor]) -> torch.Tensor:
     with torch.inference_mode(False):
         empty = torch.empty(shape, dtype=dtype)
     take_memory(empty)
@@ -55,7 +65,9 @@ def promised(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         weight: the weight as it is; it may itself rest in a file.
         dtype: what it becomes.
     """
-    return promise(weight.shape, dtype, partial(_widened, weight, dtype))
+    if not IS_KNOWN:
+        return weight.to(dtype)
+    return _join(weight.shape, dtype, partial(_widened, weight, dtype))
 
 
 def _widened(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
