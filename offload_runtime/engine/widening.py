@@ -23,7 +23,7 @@ _WITHOUT_LOSS = {
 _STRETCH = 1 << 20
 """Pairs that are converted at once."""
 
-_SHIFTED = 1 << 18
+_SHIFTED = 1 << 21
 """Values that are shifted into place at once."""
 
 _ALONE = 1 << 14

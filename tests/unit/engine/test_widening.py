@@ -68,7 +68,7 @@ def test_stretches_with_and_without_what_is_no_number_are_converted_alike(
 ) -> None:
     values = _all_values(narrow)
     values = values[values.float().isfinite()]
-    weight = torch.cat([values.repeat(20), _all_values(narrow).repeat(3), values.repeat(9)])
+    weight = torch.cat([values.repeat(35), _all_values(narrow).repeat(3), values.repeat(9)])
     target = torch.empty(weight.shape, dtype=wide)
     assert widened(weight, wide, into=target) is target
     assert torch.equal(_bits(target), _bits(weight.to(wide)))
