@@ -17,6 +17,7 @@ from torch import nn
 
 from ..engine.promised import promise
 from ..engine.resting import Resting
+from .contacts import Group, missing, missing_on
 from .handles import is_dynamic
 from .kept_dtype import loaded_dtype
 
@@ -26,6 +27,8 @@ _METHOD = "model_state_dict_for_saving"
 
 def watch_saving(patcher: Any) -> None:
     """Let a patcher, and all clones of it, save the weights that ComfyUI would."""
+    if missing(Group.EVERY) or missing_on(Group.EVERY, patcher) or missing(Group.STREAM):
+        return
     if is_dynamic(patcher) or not hasattr(type(patcher), _METHOD):
         return
     patcher.__dict__[_METHOD] = partial(_for_saving, weakref.ref(patcher))
