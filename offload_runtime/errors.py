@@ -6,6 +6,7 @@
     ├── AttachError            what they asked for cannot be attached to this model
     ├── IncompatibleError      this ComfyUI lacks what the pack cannot do without
     ├── WorkflowError          a workflow file cannot be understood
+    ├── LayerStoreError        weights cannot be written to where they could be read from again
     └── WeightFileError        a model file does not have the weights any more that are read from it
 
 Messages are sentences for people: what was asked, where, and what is possible.
@@ -47,6 +48,10 @@ class IncompatibleError(LayerwiseOffloadError):
 
 class WeightFileError(LayerwiseOffloadError):
     """A model file has changed since it was loaded, and a weight that is read from it is not there any more."""
+
+
+class LayerStoreError(LayerwiseOffloadError):
+    """Weights cannot be written to where they could be read from again; the message is the end of a sentence."""
 
 
 class WorkflowError(LayerwiseOffloadError, ValueError):

@@ -24,6 +24,7 @@ from ..policy import (
     MachineFacts,
     Plan,
     Policy,
+    Setting,
     VaeUse,
     not_ours,
     resolve,
@@ -36,11 +37,14 @@ from .dynamic_pages import least_bytes
 from .embedding import input_tables
 from .file_layers import FileLayers
 from .handles import Handle, free_name, is_dynamic, open_handle, patcher_in
+from .kept_dtype import keeps_dtype
+from .layer_store import Kept, keep, store_now
 from .loose import loose_bytes, loose_weights
 from .placed import Placed, Placements
 from .record import record_of
 from .rounds import running_node
 from .sampling import watch_sampling
+from .saving import watch_saving
 from .standing import Standing
 from .structure import find_stacks, why_left_alone
 from .unmanaged import Unmanaged, weights_of
@@ -110,6 +114,8 @@ def _carry_out(one: _Opened, decision: Decision) -> Placed:
     model = one.handle.patcher.model  # for `cpu` it may be another one than that which came in
     record_of(model).rounds.placed_now()
     backend.attach(one.handle.patcher, one.stacks)
+    if one.found is not None or keeps_dtype(model):
+        watch_saving(one.handle.patcher)
     if one.handle.socket == "model":
         watch_sampling(one.handle.patcher)
     return Placed(one.facts, decision, backend, ledger, model, running_node())
@@ -185,14 +191,38 @@ def _resolve(
             return plan, opened
         for index in unread:
             one = opened[index]
-            paths = files.get(one.handle.socket, ())
-            assert isinstance(one.handle, Handle)  # nothing else has layers
-            model = one.handle.patcher.model
-            found = FileLayers(model, one.stacks, usable(paths))
-            facts = replace(one.facts, file_bytes=found.bytes, file_beside_bytes=found.beside)
-            if not found.bytes:
-                facts = replace(facts, why_no_file=why_unusable(paths, one.handle.socket, model))
-            opened[index] = one._replace(facts=facts, found=found)
+            asked = policy.explicit.value(HostTier, Setting.HOST, one.facts.name) is HostTier.MAPPED
+            opened[index] = _look_into(one, files.get(one.handle.socket, ()), store=asked)
+
+
+def _look_into(one: _Opened, paths: Sequence[Path], *, store: bool) -> _Opened:
+    """Find what files hold of a component.
+
+    Args:
+        one: the component.
+        paths: those that it may have come from.
+        store: whether to write what none of them holds to a file of ours.
+    """
+    assert isinstance(one.handle, Handle)  # nothing else has layers
+    model, files = one.handle.patcher.model, usable(paths)
+    kept = Kept(FileLayers(model, one.stacks, files))
+    if store and kept.found.lacks_layers:
+        one.handle.unload()  # without patches, and in memory
+        again = FileLayers(model, one.stacks, files)
+        kept = keep(model, one.stacks, files, again) if again.lacks_layers else Kept(again)
+    found, folder = kept.found, store_now().folder
+    facts = replace(
+        one.facts,
+        file_bytes=found.bytes,
+        file_beside_bytes=found.beside,
+        stored_bytes=found.bytes_in(folder),
+        stored_in=str(folder),
+        why_not_stored=kept.why_not,
+    )
+    if not found.bytes:
+        why = why_unusable(paths, one.handle.socket, model)
+        facts = replace(facts, why_no_file=f"{why}, and {kept.why_not}" if kept.why_not else why)
+    return one._replace(facts=facts, found=found)
 
 
 def _component_facts(

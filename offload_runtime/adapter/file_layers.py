@@ -13,7 +13,7 @@ from pathlib import Path
 
 from torch import nn
 
-from ..engine import Layer, Stack, parameter_bytes
+from ..engine import Layer, Stack, WeightFile, parameter_bytes
 from ..engine.stacks import stack_layers
 from .record import record_of
 
@@ -32,6 +32,8 @@ class FileLayers:
     Attributes:
         bytes: how much of the layers can be read from a file.
         beside: how much more rests there with them.
+        missing: name → a weight in memory, or a part of one, that no file has.
+        lacks_layers: whether there are layers that cannot be read from a file.
     """
 
     def __init__(self, model: nn.Module, stacks: Sequence[Stack], files: Sequence[Path]) -> None:
@@ -45,12 +47,22 @@ class FileLayers:
         inside = {id(p) for layer in held.keys() - whole.keys() for p in layer.module.parameters()}
         self._rests = [p for p in movable.values() if id(p) not in inside] if whole else []
         resting = {id(p): p for p in self._rests}.values()
+        self.missing = self._found.missing
+        self.lacks_layers = len(whole) < len(held)
         self.beside = sum(map(self._bytes_in_file, resting)) - self.bytes
 
     def lay(self) -> None:
         """Let these layers rest in the file, and the tables with them."""
         self._record.mapped.lay(self._found, self._rests)
         self._record.rest.read_the_rest_later()
+
+    def readers_of(self, file: Path) -> set[WeightFile]:
+        """Return what reads a file, if any of the model is there."""
+        return self._found.readers_of(file)
+
+    def bytes_in(self, folder: Path) -> int:
+        """Return how much of it is in the files of a folder, or was found there."""
+        return self._found.bytes_in(folder) + self._record.mapped.bytes_in(folder)
 
     def _held(self, layer: Layer) -> int:
         parameters = {id(p): p for p in layer.module.parameters()}.values()

@@ -18,6 +18,7 @@ from torch import nn
 
 from ..engine.promised import promised
 from ..engine.resting import Resting
+from ..engine.scratch import scratch
 from ..engine.widening import EIGHT_BITS, widened
 
 _KINDS = ("Linear", "Conv2d", "Embedding")
@@ -69,6 +70,22 @@ def keep_dtype(module: nn.Module, dtype: torch.dtype | None) -> None:
         del module.loaded_dtype
 
 
+def loaded_dtype(module: nn.Module, kind: str, weight: torch.Tensor) -> torch.dtype:
+    """Return the dtype that ComfyUI would have loaded a weight of a module into.
+
+    Args:
+        module: the module.
+        kind: what the weight is called there.
+        weight: the weight.
+    """
+    return module.loaded_dtype if isinstance(module, _Converts) and kind == "weight" else weight.dtype
+
+
+def keeps_dtype(model: nn.Module) -> bool:
+    """Tell whether any weight of a model stays in the dtype of its file."""
+    return any(isinstance(module, _Converts) for module in model.modules())
+
+
 class _Converts:
     """What such an operation does otherwise than the class that ComfyUI made it of.
 
@@ -118,7 +135,8 @@ class _Multiplied(_Converts):
         if patched or values.dtype != torch.float32 or not values.is_cpu or not _in_memory(self.weight):
             return super().forward_comfy_cast_weights(values)  # type: ignore[misc]
         bias = None if table.bias is None else table.bias.to(values.dtype)
-        return nn.functional.linear(values, widened(self.weight, torch.float32), bias)
+        matrix = scratch.tensor(self.weight.shape, torch.float32)
+        return nn.functional.linear(values, widened(self.weight, torch.float32, into=matrix), bias)
 
 
 class _Looked(_Converts):

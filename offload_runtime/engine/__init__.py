@@ -7,11 +7,12 @@ from .loose import LooseTensors
 from .mapped import MappedWeights
 from .packed import PackedWeights
 from .stacks import Layer, Stack, is_compiled, parameter_bytes, tensor_bytes
+from .store_file import digest, write
 from .streamer import Streamer
 from .tiers import FileTier, MappedTier, MemoryTier, Tier
 from .trace import Trace
 from .units import least_slot_bytes, slot_bytes_for
-from .weight_file import dtypes_in_file
+from .weight_file import WeightFile, dtypes_in_file
 
 __all__ = [
     "FileSizes",
@@ -28,6 +29,8 @@ __all__ = [
     "Streamer",
     "Tier",
     "Trace",
+    "WeightFile",
+    "digest",
     "dtypes_in_file",
     "file_sizes",
     "is_compiled",
@@ -35,4 +38,5 @@ __all__ = [
     "parameter_bytes",
     "slot_bytes_for",
     "tensor_bytes",
+    "write",
 ]

@@ -27,6 +27,7 @@ from .mapping import Areas
 from .parts import distinct_parts, is_wrapper, parts_of
 from .resting import Rest, Resting, rest_of
 from .resting_wrapper import guard, settle
+from .store_file import can_store
 from .weight_file import WeightFile
 
 _WORKERS = min(4, os.cpu_count() or 1)
@@ -67,11 +68,25 @@ class Found:
 
     Attributes:
         weights: each with its place.
+        missing: name → a weight in memory, or a part of one, that none of the files has and that could be in one.
     """
 
-    def __init__(self, weights: Sequence[tuple[_Weight, Rest]]) -> None:
+    def __init__(self, weights: Sequence[tuple[_Weight, Rest]], missing: Sequence[_Weight]) -> None:
         self.weights = weights
+        self.missing = {
+            f"{index}.{weight.name}": weight.parts[0]
+            for index, weight in enumerate(missing)
+            if can_store(weight.parts[0])
+        }
         self._parts = {id(part) for weight, _ in weights for part in weight.parts}
+
+    def bytes_in(self, folder: Path) -> int:
+        """Return how much of them is in the files of a folder."""
+        return sum(rest.stored.used_bytes for _, rest in self.weights if rest.file.path.parent == folder)
+
+    def readers_of(self, path: Path) -> set[WeightFile]:
+        """Return what reads a file, if anything was found there."""
+        return {rest.file for _, rest in self.weights if rest.file.path == path}
 
     def bytes_of(self, parameter: torch.Tensor) -> int:
         """Return how much of a weight that is."""
@@ -90,6 +105,11 @@ class MappedWeights:
     def resting_bytes(self) -> int:
         """What waking them all would take."""
         return sum(laid.rest.stored.used_bytes for laid in self._laid if any(map(self.holds, laid.live())))
+
+    def bytes_in(self, folder: Path) -> int:
+        """Return how much of what rests is in the files of a folder."""
+        there = [laid for laid in self._laid if laid.rest.file.path.parent == folder]
+        return sum(laid.rest.stored.used_bytes for laid in there if any(map(self.holds, laid.live())))
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Tell whether a weight, or part of it, rests in a file now."""
@@ -142,7 +162,7 @@ class MappedWeights:
                 rests = list(workers.map(_Weight.find, missing, repeat(file), repeat(areas)))
             found += [(weight, rest) for weight, rest in zip(missing, rests, strict=True) if rest is not None]
             missing = [weight for weight, rest in zip(missing, rests, strict=True) if rest is None]
-        return Found(found)
+        return Found(found, missing)
 
     def lay(self, found: Found, parameters: Iterable[nn.Parameter]) -> None:
         """Let those of the parameters that were found rest where they were found."""

@@ -30,6 +30,7 @@ from .parts import bytes_as_stored
 from .prediction import Prediction
 from .profiling import named
 from .schedule import Fetch, Region
+from .scratch import scratch
 from .slots import Slots, layout_of, packed_bytes
 from .stacks import Layer, Stack, is_compiled, stack_layers
 from .tiers import Tier
@@ -204,7 +205,7 @@ class Streamer:
 
     def run(self, index: int, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call the `forward` of one of the units with its weights in a slot."""
-        with self._turn:
+        with self._turn, scratch:
             if not self._installed:  # another thread has just unwrapped it
                 return forward(*args, **kwargs)
             outer, caller = len(self._running), self._innermost

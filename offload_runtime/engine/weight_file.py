@@ -42,7 +42,7 @@ _SPOTS = 4
 Bytes = Callable[[int, int], Any]
 """Some bytes in memory: returns a buffer of those from the first index to before the second."""
 
-_DTYPES = {
+DTYPES = {
     name: getattr(torch, attribute)
     for name, attribute in {
         "BOOL": "bool",
@@ -369,7 +369,7 @@ def bytes_of(tensor: torch.Tensor) -> memoryview:
 def _entry(name: str, entry: dict[str, Any], base: int) -> FileTensor | None:
     """Return what the header says of one tensor, or None for a dtype that this torch does not have."""
     start, end = map(int, entry["data_offsets"])
-    dtype = _DTYPES.get(entry["dtype"])
+    dtype = DTYPES.get(entry["dtype"])
     return dtype and FileTensor(
         name, dtype, tuple(map(int, entry["shape"])), base + start, end - start, dtype
     )

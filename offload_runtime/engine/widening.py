@@ -1,8 +1,9 @@
 """Values of a file in a wider dtype: the same numbers, bit for bit as torch converts them, on the CPU.
 
-Torch converts eight-bit floats one by one, and half precision several times faster. Two neighbours together have
-65536 values, so that a table of all pairs fits into the CPU's cache. Looked up in stretches that fit there too, it is
-as fast as converting half precision.
+Torch converts eight-bit floats one by one, and half precision several times faster. With four bits of exponent, such a
+float has the same bits as one of half precision that is 256 times smaller, but for the place of the sign. Else, two
+neighbours together have 65536 values, so that a table of all pairs fits into the CPU's cache. Either is done in
+stretches that fit there too, and is as fast as converting half precision.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ _WITHOUT_LOSS = {
 _STRETCH = 1 << 20
 """Pairs that are converted at once."""
 
+_SHIFTED = 1 << 21
+"""Values that are shifted into place at once."""
+
 _ALONE = 1 << 14
 """So few pairs torch does not share out among threads."""
 
@@ -36,9 +40,15 @@ def stored_in(used: torch.dtype) -> list[torch.dtype]:
     return [used, *sorted((narrow for narrow, wide in _WITHOUT_LOSS if wide == used), key=str)]
 
 
-def widened(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return a contiguous weight as another dtype that has all of its values: the same bits as `weight.to(dtype)`."""
-    wide = torch.empty(weight.shape, dtype=dtype)
+def widened(weight: torch.Tensor, dtype: torch.dtype, into: torch.Tensor | None = None) -> torch.Tensor:
+    """Return a contiguous weight as another dtype that has all of its values: the same bits as `weight.to(dtype)`.
+
+    Args:
+        weight: the weight.
+        dtype: the other dtype.
+        into: what is written to and returned; contiguous, of that dtype and the weight's shape.
+    """
+    wide = torch.empty(weight.shape, dtype=dtype) if into is None else into
     _widen(weight.detach().view(-1), wide.view(-1))
     return wide
 
@@ -66,6 +76,9 @@ def widen_in_place(
 
 
 def _widen(narrow: torch.Tensor, wide: torch.Tensor) -> None:
+    if (narrow.dtype, wide.dtype) == (torch.float8_e4m3fn, torch.float32):
+        _shift(narrow, wide)
+        return
     count = narrow.numel()
     paired = count % 2 == 0 and narrow.storage_offset() % 2 == 0 and wide.storage_offset() % 2 == 0
     if narrow.dtype not in EIGHT_BITS or not paired:
@@ -76,6 +89,19 @@ def _widen(narrow: torch.Tensor, wide: torch.Tensor) -> None:
     for start in range(0, count // 2, _STRETCH):
         indices = flat[start : start + _STRETCH].to(torch.int32)
         torch.index_select(table, 0, indices, out=out[start : start + _STRETCH])
+
+
+def _shift(narrow: torch.Tensor, wide: torch.Tensor) -> None:
+    """Bring exponents and signs to where half precision has them, which torch converts, and make up for the rest."""
+    half = torch.empty(min(_SHIFTED, narrow.numel()), dtype=torch.int16)
+    for start in range(0, narrow.numel(), _SHIFTED):
+        some, out = narrow[start : start + _SHIFTED], wide[start : start + _SHIFTED]
+        bits = some.view(torch.int8)
+        if (bits & 0x7F).amax() == 0x7F:  # not a number: the one value whose bits mean another thing
+            out.copy_(some)
+            continue
+        placed = half[: some.numel()].copy_(bits).bitwise_left_shift_(7).bitwise_and_(~0x4000)
+        out.copy_(placed.view(torch.float16)).mul_(256)
 
 
 @functools.cache

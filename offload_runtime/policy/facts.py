@@ -72,6 +72,9 @@ class ComponentFacts:
         table_bytes: how many bytes are token tables, which are looked up on the host while its layers stream.
         loose_bytes: how many bytes of weights are brought to the device with the load while its layers stream.
         why_no_file: why none are read from a file, when none are, as a sentence without its full stop.
+        stored_bytes: how many bytes of its weights are in no model file, and were written to one of ours.
+        stored_in: the folder of that.
+        why_not_stored: why they were not, though somebody asked, as the end of a sentence.
         replaces: what placed the same model before in this workflow, or "".
         spread: over how many devices its weights are split.
         in_turn: of a diffusion model: whether it runs while no other one does, so that they need no room together.
@@ -96,6 +99,9 @@ class ComponentFacts:
     table_bytes: int = 0
     loose_bytes: int = 0
     why_no_file: str = "no file holds the same weights"
+    stored_bytes: int = 0
+    stored_in: str = ""
+    why_not_stored: str = ""
     replaces: str = ""
     spread: int = 1
     in_turn: bool = True

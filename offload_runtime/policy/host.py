@@ -79,14 +79,16 @@ def streams_on_cpu(component: ComponentFacts, machine: MachineFacts) -> bool:
 def _choose(component: ComponentFacts, wish: HostTier | None, machine: MachineFacts, left: _Left) -> Tier:
     if streams_on_cpu(component, machine):
         if wish in (None, HostTier.MAPPED):
-            return Tier(HostTier.MAPPED, "the CPU computes it, so its layers come from the file")
+            return _mapped(component, "the CPU computes it, so its layers come from the file")
         return Tier(
             HostTier.MAPPED, f"{wish} has no meaning on the CPU: layers come from the file", lost=True
         )
     if wish is HostTier.MAPPED and (no_file := _why_no_file(component, machine)):
         tier, why, _ = _choose(component, None, machine, left)
         return Tier(tier, f"mapped was asked for, and {no_file}; {why}", lost=True)
-    if wish in (HostTier.STAGED, HostTier.MAPPED):
+    if wish is HostTier.MAPPED:
+        return _mapped(component, f"{wish} was asked for")
+    if wish is HostTier.STAGED:
         return Tier(wish, f"{wish} was asked for")
     size = format_bytes(component.layer_bytes)
     why_not = _why_not_pinned(component, machine, left)
@@ -98,6 +100,18 @@ def _choose(component: ComponentFacts, wish: HostTier | None, machine: MachineFa
     if wish is None and _takes(component) > left.memory and not _why_no_file(component, machine):
         return Tier(HostTier.MAPPED, f"{why_not}, so its layers are read from the file")
     return Tier(HostTier.STAGED, f"{why_not}, so its layers are staged", lost=wish is not None)
+
+
+def _mapped(component: ComponentFacts, reason: str) -> Tier:
+    """Return the tier that reads from files, and say what had to be written to one first, or could not be."""
+    if component.why_not_stored:
+        missing = f"some of its layers are in no model file, and {component.why_not_stored}"
+        return Tier(HostTier.MAPPED, f"{reason}; {missing}", lost=True)
+    if component.stored_bytes:
+        size = format_bytes(component.stored_bytes)
+        stored = f"{size} of it that no model file holds were written to {component.stored_in}"
+        return Tier(HostTier.MAPPED, f"{reason}; {stored}")
+    return Tier(HostTier.MAPPED, reason)
 
 
 def _why_not_pinned(component: ComponentFacts, machine: MachineFacts, left: _Left) -> str:

@@ -124,7 +124,8 @@ SETTINGS = (
         scope=Scope.COMPONENT,
         kind=Choice(HostTier, "host tier"),
         tooltip="Where the weights of its layers wait. auto: not set here. pinned: page-locked memory, fastest. "
-        "staged: ordinary memory, copied by a thread of its own. mapped: the model file, least memory.",
+        "staged: ordinary memory, copied by a thread of its own. mapped: the model file, or one that is written to "
+        "ComfyUI's temp folder where none holds the weights; least memory.",
         summary="Where the weights of streamed layers wait.",
         advanced=True,
     ),

@@ -58,11 +58,13 @@ def load(card: ComfyUI, request: pytest.FixtureRequest, tmp_path: Path) -> Itera
     folder_paths.folder_names_and_paths["text_encoders"] = before
 
 
-def ours(load: Callable[[], Any], wish: str) -> tuple[Any, Any]:
+def ours(load: Callable[[], Any], wish: str, host: str = "auto") -> tuple[Any, Any]:
     from offload_runtime.adapter import Placements, load_and_place
     from offload_runtime.policy import Policy, Source, SourceKind
 
-    policy = Policy.for_component(Source(SourceKind.NODE, "node 1"), "text_encoder", placement=wish)
+    policy = Policy.for_component(
+        Source(SourceKind.NODE, "node 1"), "text_encoder", placement=wish, host=host
+    )
     (clip,), placements, count = load_and_place(
         lambda: (load(),), ("clip",), {"clip_name": "small.safetensors"}, policy, Placements()
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -240,9 +241,39 @@ def test_what_was_pinned_is_staged_where_it_is_once_nobody_wants_it_pinned(comfy
     assert addresses(wired) == before
 
 
-def test_a_wish_for_the_file_without_one_says_where_the_weights_wait(comfy: ComfyUI) -> None:
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """ComfyUI's folder for temporary files."""
+    import folder_paths
+
+    monkeypatch.setattr(folder_paths, "temp_directory", str(tmp_path / "temp"))
+    return tmp_path / "temp"
+
+
+def test_a_wish_for_the_file_without_one_is_met_by_one_of_ours(comfy: ComfyUI, temporary: Path) -> None:
     comfy.sim.cap = BIG
+    wired = small_clip(comfy)
+    expected = encode(wired)
+    end_node(comfy)  # ComfyUI leaves it loaded
+    placed = place("clip", wired, host="mapped")
+    (file,) = temporary.rglob("*.safetensors")
+    for _ in range(2):
+        assert torch.equal(encode(placed.value), expected)
+        assert placed.row.host == "mapped"
+        assert "copied from the model file" in placed.row.how
+        assert placed.row.tiers["file"] >= layer_bytes(wired)
+        assert str(file.parent) in placed.row.host_why
+        end_node(comfy)
+        comfy.mm.unload_all_models()
+
+
+def test_a_wish_for_the_file_that_cannot_be_written_says_where_the_weights_wait(
+    comfy: ComfyUI, temporary: Path
+) -> None:
+    comfy.sim.cap = BIG
+    temporary.write_text("a file where the folder should be")
     placed = place("clip", small_clip(comfy), host="mapped")
     encode(placed.value)
     assert placed.row.host != "mapped"
     assert "mapped was asked for, and the workflow names no file" in placed.row.host_why
+    assert f"could not be written to {temporary}" in placed.row.host_why

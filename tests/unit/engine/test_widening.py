@@ -59,3 +59,20 @@ def test_what_loses_something_is_not_exact() -> None:
     assert not without_loss(torch.bfloat16, torch.float16)
     assert not without_loss(torch.float32, torch.float16)
     assert not without_loss(torch.float16, torch.bfloat16)
+
+
+@pytest.mark.parametrize("wide", [*HALVES, torch.float32])
+@pytest.mark.parametrize("narrow", EIGHT_BITS)
+def test_stretches_with_and_without_what_is_no_number_are_converted_alike(
+    narrow: torch.dtype, wide: torch.dtype
+) -> None:
+    values = _all_values(narrow)
+    values = values[values.float().isfinite()]
+    weight = torch.cat([values.repeat(35), _all_values(narrow).repeat(3), values.repeat(9)])
+    target = torch.empty(weight.shape, dtype=wide)
+    assert widened(weight, wide, into=target) is target
+    assert torch.equal(_bits(target), _bits(weight.to(wide)))
+
+
+def test_nothing_is_converted_to_nothing() -> None:
+    assert widened(torch.empty(0, 4, dtype=torch.float8_e4m3fn), torch.float32).shape == (0, 4)

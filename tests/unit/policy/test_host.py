@@ -20,6 +20,7 @@ from offload_runtime.policy import (
 
 NODE = Source(SourceKind.NODE, "Placement Policy, node 1")
 OVERRIDE = Source(SourceKind.OVERRIDE, "Set Placement, node 2")
+STRICT = Policy.from_widgets(NODE, strict="on")
 TE_ON_CPU = component("text_encoder", 9.5, on_cpu=True)
 IN_A_FILE = component("text_encoder", 9.5, bytes_to_add=gb(9))
 PINNED_ALREADY = component("text_encoder", 9.5, pinned_bytes=gb(9.5) * 19 // 20)
@@ -89,6 +90,27 @@ def test_host_tiers(
     assert decision.host_tier is tier
     assert (says in decision.why) if says else decision.limits == ()
     assert decision.host_reason, "the choice always has a reason"
+
+
+@pytest.mark.parametrize(("facts", "on_cpu"), [(machine(12), False), (cpu_machine(), True)])
+def test_what_was_stored_is_said_and_is_no_limit(facts: MachineFacts, on_cpu: bool) -> None:
+    of = component(
+        "text_encoder", 9.5, on_cpu=on_cpu, file_bytes=gb(9), stored_bytes=gb(4), stored_in="/tmp/ours"
+    )
+    decision = one(asks("layerwise", host="mapped").extended(STRICT), facts, of)
+    assert decision.host_tier is HostTier.MAPPED
+    assert decision.host_reason.endswith("; 4.00 GB of it that no model file holds were written to /tmp/ours")
+    assert decision.limits == ()
+
+
+@pytest.mark.parametrize(("facts", "on_cpu"), [(machine(12), False), (cpu_machine(), True)])
+def test_what_could_not_be_stored_beside_a_file_is_a_limit(facts: MachineFacts, on_cpu: bool) -> None:
+    of = component("text_encoder", 9.5, on_cpu=on_cpu, file_bytes=gb(4), why_not_stored="its disk is full")
+    decision = one(asks("layerwise", host="mapped"), facts, of)
+    assert decision.host_tier is HostTier.MAPPED
+    assert decision.limits[-1].endswith("some of its layers are in no model file, and its disk is full")
+    with pytest.raises(StrictPolicyError, match="its disk is full"):
+        one(asks("layerwise", host="mapped").extended(STRICT), facts, of)
 
 
 def test_pinned_memory_goes_to_those_that_copy_most() -> None:
