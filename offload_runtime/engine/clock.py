@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -68,17 +66,12 @@ class Intervals:
     def add(self, begin: Stamp, end: Stamp) -> None:
         """Count from one moment to another."""
         self.count += 1
+        if isinstance(begin, float):
+            self._seconds += end - begin
+            return
         self._open.append((begin, end))
         if len(self._open) >= _OPEN:
             self._close()
-
-    @contextmanager
-    def counted(self, stamp: Callable[[], Stamp], counts: bool = True) -> Iterator[None]:
-        """Count what happens inside, unless it does not count."""
-        begin = stamp() if counts else None
-        yield
-        if begin is not None:
-            self.add(begin, stamp())
 
     @property
     def seconds(self) -> float:

@@ -227,14 +227,19 @@ class Streamer:
         nested = index in self._running  # it calls itself
         self._innermost = index
         elsewhere = where_else(self._lane.device, args, kwargs)
-        with _planning, self._ledger.waiting.counted(self._lane.stamp, self._lane.in_order):
+        begin = self._lane.stamp() if self._lane.in_order else None
+        with _planning:
             occupant = self._enter(index, elsewhere)
         if elsewhere is not None:  # whoever called it computes there: with the masters, as without us
             self.on_elsewhere(elsewhere)
         if occupant is None or nested:
             return forward(*args, **kwargs)
-        with self._ledger.waiting.counted(self._lane.stamp, not self._lane.has_come(occupant.arrived)):
+        if begin is not None:  # the copy was made meanwhile
+            self._ledger.waiting.add(begin, self._lane.stamp())
+        elif not self._lane.has_come(occupant.arrived):
+            begin = self._lane.stamp()
             self._wait(index, occupant)
+            self._ledger.waiting.add(begin, self._lane.stamp())
         any(map(setitem, *occupant.exchange))
         try:
             return forward(*args, **kwargs)

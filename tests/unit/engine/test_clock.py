@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -57,11 +55,8 @@ def test_those_that_are_over_are_not_kept() -> None:
     assert intervals.seconds == pytest.approx(5.0)
 
 
-def test_what_does_not_count_takes_no_stamp() -> None:
-    stamps: Iterator[float] = iter([1.0, 1.5])
+def test_seconds_of_the_host_add_up_at_once() -> None:
     intervals = Intervals()
-    with intervals.counted(lambda: next(stamps), False):
-        pass
-    with intervals.counted(lambda: next(stamps)):
-        pass
-    assert (intervals.count, intervals.seconds) == (1, 0.5)
+    intervals.add(1.0, 1.5)
+    intervals.add(3.0, 3.25)
+    assert (intervals.count, intervals.seconds) == (2, 0.75)
