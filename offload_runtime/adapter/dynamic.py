@@ -54,8 +54,8 @@ class Attached:
         self.place.look_for_pages()
         self._embeddings.on_host = _streams(self.place.wish) or _tables_leave(self.place)
         before, self.place.tables = self.place.tables, self._embeddings.tables()
-        if len(self.place.tables) > len(before):
-            self.place.drop_tables()
+        if len(self.place.tables) > len(before) and _tables_leave(self.place):
+            self.place.drop_tables()  # once; others need that room at every use
         self.place.loaded()
         self.place.watch()
         self._embeddings.install()
