@@ -86,6 +86,9 @@ class Account:
         self._lean = lean
         self._cost = cost
         self._moves_in = False  # whether it takes all the room that it can get, for several uses in a row
+        self._whole_in_use = (
+            False  # whether it is on the device whole whenever it is used, whoever has to go for that
+        )
         self._moved_in = 0  # bytes of weights on the device after that
         self._base = type(patcher)
         self._attachment = attachment
@@ -123,8 +126,14 @@ class Account:
         little = excess <= (self._whole // 8 if self._streamer.is_installed else 0)
         return little and (budget is None or slots <= budget)
 
-    def hold(self, budget: int | None) -> None:
-        """Keep to another budget; what is too much by a little goes now."""
+    def hold(self, budget: int | None, *, whole_in_use: bool) -> None:
+        """Keep to another budget; what is too much by a little goes now.
+
+        Args:
+            budget: bytes of the device, or None for slots alone.
+            whole_in_use: whether it comes back whole for each use, although others take its room in between.
+        """
+        self._whole_in_use = whole_in_use
         self._fits, self._resident = self._room_in(budget)
         patcher: Any = self._patcher()
         excess = patcher.model.model_loaded_weight_memory - self._resident if patcher is not None else 0
@@ -142,7 +151,7 @@ class Account:
             return self._whole
         self._before()
         size = self._whole
-        fits = self._fits and not self._pressure.holds(self._patcher().model)  # type: ignore[union-attr]
+        fits = self._fits and not self._held_down()
         if not (fits or self._streamer.slot_bytes or self._will_move_in()):
             size = min(size, min(self._worth_it(), self._without_tables) + self._slots_to_plan())
         return max(size, self.loaded_size())
@@ -191,7 +200,7 @@ class Account:
         loaded = patcher.model.model_loaded_weight_memory
         if self._moves_in:
             complete = loaded == self._moved_in
-        elif self._pressure.holds(patcher.model):
+        elif self._held_down():
             return True
         else:
             complete = loaded >= self._wanted and self._limit == self._choose_limit(room)
@@ -277,7 +286,7 @@ class Account:
 
     def _choose_limit(self, room: float) -> float:
         """Return how many bytes of weights may be on the device, when ComfyUI has room for so many bytes."""
-        held_down = not self._moves_in and self._pressure.holds(self._patcher().model)  # type: ignore[union-attr]
+        held_down = not self._moves_in and self._held_down()
         if (self._fits or self._moves_in) and room > self._whole and not held_down:
             return self._whole + 1  # more than all of it: core keeps a reserve for what it would stream
         most = self._whole if self._moves_in else self._worth_it()
@@ -286,12 +295,12 @@ class Account:
 
     def _worth_it(self) -> int:
         """Return how many bytes of the resident weights that are allowed are not taken again before the next use."""
+        return min(self._resident, self._pressure.left) if self._held_down() else self._resident
+
+    def _held_down(self) -> bool:
+        """Tell whether no more of it is kept than what others leave it between its uses."""
         patcher: Any = self._patcher()
-        return (
-            min(self._resident, self._pressure.left)
-            if self._pressure.holds(patcher.model)
-            else self._resident
-        )
+        return not self._whole_in_use and self._pressure.holds(patcher.model)
 
     def _will_move_in(self) -> bool:
         """Tell whether a use that begins now takes the room of others."""

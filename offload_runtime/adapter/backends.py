@@ -205,6 +205,7 @@ class StreamedToDevice(Layerwise):
         self._host = decision.host_tier or Host.PINNED
         self._look_ahead = decision.look_ahead
         self._gives_way = decision.gives_way
+        self._whole_in_use = False
         self._accounts: weakref.WeakSet[Account] = weakref.WeakSet()
         self.decide_again: Callable[[], None] = stand
         keeps_nothing = mm.vram_state is mm.VRAMState.NO_VRAM
@@ -245,20 +246,29 @@ class StreamedToDevice(Layerwise):
     def take(self, decision: Decision) -> bool:
         """Follow another decision from the next load on; return whether that can be done without moving anything."""
         model = self._model()
-        streamed = decision.placement is Placement.LAYERWISE or decision.gives_way
-        if model is None or not streamed or decision.host_tier not in (None, self._host):
+        if model is None or not self._can_follow(decision):
             return False
         budget = _allowed(decision, model)
         if not all(account.could_hold(budget) for account in self._accounts):
             return False
         for account in self._accounts:
-            account.hold(budget)
+            account.hold(budget, whole_in_use=_is_whole_in_use(decision))
         self._budget, self._gives_way = budget, decision.gives_way
+        self._whole_in_use = _is_whole_in_use(decision)
         return True
+
+    def _can_follow(self, decision: Decision) -> bool:
+        """Tell whether the same patchers can do what was decided: what rests in its file is not loaded whole."""
+        if _is_whole_in_use(decision):
+            return self._host is not Host.MAPPED
+        streamed = decision.placement is Placement.LAYERWISE or decision.gives_way
+        return streamed and decision.host_tier in (None, self._host)
 
     def applied(self) -> Applied:
         """Say what is streamed, or how much is there of a component of which nothing is."""
         model = self._model()
+        if model is not None and self._whole_in_use and not record_of(model).failure:
+            return applied_whole(model, self._device, Placement.OFFLOAD)
         if model is None or not self._gives_way or record_of(model).failure:
             return super().applied()
         if not any(a.streamer.is_installed and a.streamer.streamed_bytes() for a in self._attachments):
@@ -268,16 +278,16 @@ class StreamedToDevice(Layerwise):
 
     def _account(self, patcher: Any, attachment: Attachment) -> None:
         cost = RoundCost(patcher, self._host is Host.PINNED) if self._flexible else None
-        self._accounts.add(
-            account_for_slots(
-                patcher,
-                attachment,
-                self._budget,
-                lean=self._lean,
-                cost=cost,
-                before=lambda: self.decide_again(),
-            )
+        account = account_for_slots(
+            patcher,
+            attachment,
+            self._budget,
+            lean=self._lean,
+            cost=cost,
+            before=lambda: self.decide_again(),
         )
+        account.hold(self._budget, whole_in_use=self._whole_in_use)
+        self._accounts.add(account)
 
     def _how(self, slot: str) -> str:
         where = "the model file" if self._host is Host.MAPPED else self._memory()
@@ -333,11 +343,16 @@ def stand() -> None:
     """Let a decision stand as long as nobody takes it again."""
 
 
+def _is_whole_in_use(decision: Decision) -> bool:
+    """Tell whether a component is on the device whole while it is used, and only then."""
+    return decision.placement is Placement.OFFLOAD and decision.budget_asked is None
+
+
 def _allowed(decision: Decision, model: nn.Module) -> int | None:
     """Return the device memory that a model may hold: the plan counts weights only, and all of it has buffers, too."""
     weights, budget = parameter_bytes(model), decision.budget_bytes
     whole = weights + buffer_bytes(model)
-    if decision.gives_way:
+    if decision.gives_way or _is_whole_in_use(decision):
         return whole
     if budget is None or budget < weights:
         return budget

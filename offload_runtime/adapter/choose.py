@@ -12,6 +12,7 @@ from .backends import Backend, StreamedFromFile, StreamedToDevice
 from .dynamic import Paged
 from .dynamic_order import PageWish
 from .file_layers import FileLayers
+from .giving_way import WHILE_USED
 from .handles import Handle, is_dynamic
 from .left_alone import left_alone
 from .untouched import MovedToCpu, OnCpu, Untouched
@@ -50,7 +51,7 @@ def choose_backend(
 
 _WHOLE = {
     Placement.AUTO: "left to ComfyUI's own memory manager",
-    Placement.OFFLOAD: "ComfyUI loads it whole when it is used, and evicts it when another model needs the room",
+    Placement.OFFLOAD: WHILE_USED,
     Placement.RESIDENT: "ComfyUI loads it whole as far as it fits, and may still evict it for another model",
 }
 

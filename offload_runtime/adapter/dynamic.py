@@ -58,8 +58,11 @@ class Attached:
     def on_load(self, patcher: Any, *_: Any) -> None:
         """ComfyUI is about to use the patcher: its weights have addresses and patches, and none has moved."""
         self._before()
-        self._embeddings.on_host = _streams(self.place.wish)
-        self.place.tables = self._embeddings.tables()
+        self.place.look_for_pages()
+        self._embeddings.on_host = _streams(self.place.wish) or _tables_leave(self.place)
+        before, self.place.tables = self.place.tables, self._embeddings.tables()
+        if len(self.place.tables) > len(before) and _tables_leave(self.place):
+            self.place.drop_tables()  # once; others need that room at every use
         self.place.loaded()
         self.place.watch()
         self._watch.install()
@@ -143,7 +146,8 @@ class Paged:
             yield _limit(place, needed)
         if place.tables:
             size = format_bytes(sum(parameter_bytes(table) for table in place.tables))
-            yield f"its token table ({size}) is looked up in memory"
+            why = ", because pages were missing in its last uses" if not _streams(self._wish) else ""
+            yield f"its token table ({size}) is looked up in memory{why}"
         stray = stray_pages(place.pages, needed)
         if stray:
             yield f"{format_bytes(len(stray) * PAGE)} of pages that it does not need now are there, too"
@@ -182,6 +186,11 @@ class Paged:
 def _streams(wish: PageWish) -> bool:
     """Tell whether token tables are looked up on the host."""
     return wish.placement is Placement.LAYERWISE or wish.budget is not None
+
+
+def _tables_leave(place: Place) -> bool:
+    """Tell whether tables are looked up on the host because what was to be whole has not had the room for it."""
+    return place.wish.placement is Placement.RESIDENT and place.is_short
 
 
 def _limit(place: Place, needed: Sequence[int]) -> str:

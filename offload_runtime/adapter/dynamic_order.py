@@ -24,7 +24,7 @@ from ..engine.lane import where_else
 from ..engine.stacks import stack_layers
 from ..policy import Placement
 from ..policy.rounds import PAGED
-from .dynamic_pages import drop_stray_pages, range_of, set_bar, watermark_for
+from .dynamic_pages import drop_stray_pages, lacks_pages, range_of, set_bar, watermark_for
 from .record import all_records, record_of
 
 
@@ -50,6 +50,9 @@ class PageWish:
 _BEHIND = (Placement.RESIDENT, Placement.LAYERWISE, Placement.OFFLOAD)
 """Placements whose pages go before those of everybody else, the last one first; unless a person said resident."""
 
+_SHORT = 2
+"""Uses in a row at which pages were missing: from then on they are taken to be so every time."""
+
 _turns = itertools.count()
 
 
@@ -71,6 +74,7 @@ class Place:
         self._hooks: list[Any] = []
         self._rounds = record_of(model).rounds
         self._takes_room = False  # for several uses in a row
+        self._short = 0  # uses in a row that began with pages missing, here or beside it
         self.is_last = False
         self.bar_failed = False
 
@@ -116,6 +120,17 @@ class Place:
         return self.wish.placement in _BEHIND and not self.kept and not amid
 
     @property
+    def is_short(self) -> bool:
+        """Whether there is not enough room for all pages: then its token tables are better looked up on the host."""
+        return self._short >= _SHORT
+
+    @property
+    def lacks_pages(self) -> bool:
+        """Whether it has been used, and some of its pages have been taken since."""
+        model, pages = self._model(), self.pages
+        return self.turn >= 0 and model is not None and lacks_pages(model, pages, self.tables)
+
+    @property
     def ends_rounds(self) -> bool:
         """Whether it needs the room that others have taken for several uses in a row: a sampler's model does."""
         return self.loops or self.wish.placement is Placement.AUTO
@@ -138,6 +153,18 @@ class Place:
             self.is_last = False
             self._takes_room = self.wish.flexible and self._rounds.begin(PAGED)
             _line_up(self)
+
+    def look_for_pages(self) -> None:
+        """Note whether pages are missing as a use begins. Without the tables none may be, so that is not taken back."""
+        if not self.is_short:
+            missing = self.lacks_pages or any(p.lacks_pages for p in _taking_part(self.device))
+            self._short = self._short + 1 if missing else 0
+
+    def drop_tables(self) -> None:
+        """Let pages go that are of no use since tables are looked up on the host."""
+        model = self._model()
+        if model is not None:
+            drop_stray_pages(model, self.pages, self.tables)
 
     def left(self) -> None:
         """Take no part any more, unless another patcher of the model has the place already."""

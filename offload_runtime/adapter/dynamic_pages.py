@@ -59,6 +59,13 @@ def resident_bytes(pages: Any, needed: Collection[int]) -> int | None:
     return PAGE * sum(1 for number in needed if number < len(residency) and residency[number] & 1)
 
 
+def lacks_pages(model: nn.Module, pages: Any, left_out: Collection[nn.Module]) -> bool:
+    """Tell whether a model needs pages that are not on the device; not where the native layer does not say."""
+    needed = needed_pages(model, pages, left_out)
+    there = resident_bytes(pages, needed)
+    return there is not None and there < len(needed) * PAGE
+
+
 def stray_pages(pages: Any, needed: Collection[int]) -> list[int]:
     """Return the numbers of the pages that are on the device although nothing on them is needed now, lowest first.
 

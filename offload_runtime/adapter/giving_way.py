@@ -18,12 +18,18 @@ from .where import bytes_on_devices
 
 WHOLE = "ComfyUI loads it whole as far as it fits, and what it takes of it for others is streamed"
 
-
 TAKEN = "ComfyUI needs the room of what is streamed for others"
 
 
-def applied_whole(model: nn.Module, device: torch.device) -> Applied:
-    """Say how much of such a component is there, while none of it is streamed."""
+WHILE_USED = "ComfyUI loads it whole when it is used, and evicts it when another model needs the room"
+
+
+def applied_whole(
+    model: nn.Module, device: torch.device, placement: Placement = Placement.RESIDENT
+) -> Applied:
+    """Say how much of such a component is there, while none of it is streamed; or of one that is offloaded."""
     there, whole = bytes_on_devices(model)[str(device)], parameter_bytes(model)
-    how = f"{WHOLE}; {bytes_there(there, whole, device)}"
-    return Applied(word_of(Placement.RESIDENT, there, whole), how, str(device))
+    rule = WHILE_USED if placement is Placement.OFFLOAD else WHOLE
+    return Applied(
+        word_of(placement, there, whole), f"{rule}; {bytes_there(there, whole, device)}", str(device)
+    )

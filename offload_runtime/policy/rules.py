@@ -75,10 +75,10 @@ def _shared_memory(component: ComponentFacts, now: Situation) -> Verdict | None:
 
 
 def _speed(component: ComponentFacts, now: Situation) -> Verdict | None:
-    if now.mode is not Mode.SPEED or (is_encoder(component.name) and not now.fits):
-        return (
-            None  # what does not fit comes and goes whole with every prompt, which streaming an encoder beats
-        )
+    # What does not fit comes and goes whole with every prompt, which streaming an encoder beats.
+    goes = component.name in now.giving_way or (is_encoder(component.name) and not now.fits)
+    if now.mode is not Mode.SPEED or goes:
+        return None
     if _oversized_vae(component, now) is not None:
         return None
     return Verdict(Placement.RESIDENT, "mode is speed")
@@ -97,7 +97,8 @@ def _diffusion_model_is_spread(component: ComponentFacts, now: Situation) -> Ver
 
 
 def _memory_rich(component: ComponentFacts, now: Situation) -> Verdict | None:
-    if now.mode is Mode.AUTO and now.fits and now.usable >= MEMORY_RICH * now.weights:
+    ample = now.usable >= MEMORY_RICH * now.weights
+    if now.mode is Mode.AUTO and now.fits and ample and component.name not in now.giving_way:
         return Verdict(
             Placement.RESIDENT,
             f"{format_bytes(now.usable)} of VRAM are at least twice all {now.weights_text}",
@@ -146,7 +147,7 @@ def _vae(component: ComponentFacts, now: Situation) -> Verdict | None:
 
 
 def _everything_fits(component: ComponentFacts, now: Situation) -> Verdict | None:
-    if now.mode is Mode.AUTO and now.fits:
+    if now.mode is Mode.AUTO and now.fits and component.name not in now.giving_way:
         return Verdict(
             Placement.RESIDENT,
             f"all {now.weights_text} fit in {now.room.text}, and what fits is never streamed",
@@ -155,6 +156,12 @@ def _everything_fits(component: ComponentFacts, now: Situation) -> Verdict | Non
 
 
 def _encoder_gives_way(component: ComponentFacts, now: Situation) -> Verdict | None:
+    if component.name in now.giving_way and now.fits:
+        return Verdict(
+            Placement.LAYERWISE,
+            f"{now.weights_text} fit in {now.room.text}, but the {format_bytes(now.all_weights)} with all diffusion "
+            f"models that run in turn do not, and an encoder runs its {component.layers} layers once per prompt",
+        )
     if component.name in now.giving_way:
         return Verdict(
             Placement.LAYERWISE,

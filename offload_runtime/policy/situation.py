@@ -63,8 +63,10 @@ class Situation:
         room: device memory for weights.
         weights: what everything would take of it if everything unset were whole on the device.
         weights_text: the same for people: what the components take, and what is beside them.
+        all_weights: what it would take if all diffusion models that run in turn were there at the same time.
         host_weights: bytes of everything that computes on the CPU.
-        giving_way: names of the encoders that are streamed so that the rest fits.
+        giving_way: names of the encoders that are streamed so that the rest fits. One that fits beside one of the
+            diffusion models that run in turn does not stay, either, when another one needs its room at every prompt.
         from_file: names of the components that the CPU reads from their file so that the rest fits in its memory.
         spread: over how many devices the diffusion model is split.
         beside: what else needs room on the device.
@@ -76,6 +78,7 @@ class Situation:
     room: Room
     weights: int
     weights_text: str
+    all_weights: int
     host_weights: int
     giving_way: frozenset[str]
     from_file: frozenset[str]
@@ -116,7 +119,8 @@ def situation(
     spent, others = beside.spent(budgeted=budgeted), beside.claims(machine, budgeted=budgeted)
     room = _room(machine, (*components, *beside.components), total_budget, video, spent)
     own = [(claim(c, wishes[c.name], machine), c.takes_turns and not budgeted) for c in components]
-    weights = joint_bytes([*own, *((other.bytes, other.in_turn) for other in others)])
+    parts = [*own, *((other.bytes, other.in_turn) for other in others)]
+    weights, all_weights = joint_bytes(parts), sum(size for size, _ in parts)
     turns = sum(in_turn for _, in_turn in own) + sum(other.in_turn for other in others)
     unset = [c for c in components if wishes[c.name].placement is None]
     on_host = [c for c in components if c.on_cpu or not machine.accelerator]
@@ -128,8 +132,9 @@ def situation(
         room=room,
         weights=weights,
         weights_text=f"{format_bytes(joint_bytes(own))} of weights{beside_text(others, turns)}",
+        all_weights=all_weights,
         host_weights=host_weights,
-        giving_way=who_gives_way(filter(can_give_way, unset), weights - room.bytes),
+        giving_way=who_gives_way(filter(can_give_way, unset), all_weights - room.bytes),
         from_file=_who_stays_in_its_file(components, wishes, on_host, host_weights - host_room(machine)),
         spread=max((c.spread for c in components if group_of(c.name) == "dit"), default=1),
         beside=others,

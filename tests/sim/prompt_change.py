@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from .comfyui import ComfyUI
-from .crosscheck.standins import StandIn, build
+from .crosscheck.standins import Block, StandIn, build
 from .placing import end_node
 
 GB = 10**9
@@ -28,6 +28,29 @@ class Encoder(StandIn):
         for block in self.blocks:
             x = block(x)
         return self.norm(x)
+
+
+class Maps(Block):
+    """A layer of the same maps, and nothing else is run: what is copied is the same, in less time to simulate."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.q(x.flatten(0, -2))
+        for key in (self.k, self.v):
+            key(hidden)
+        up = self.up(self.o(hidden))
+        if self.gate is not None:
+            self.gate(hidden)
+        y: torch.Tensor = self.down(up)
+        return y
+
+
+def encoder_of_maps(comfy: ComfyUI, name: str) -> nn.Module:
+    """Return an encoder of a geometry whose layers run their maps only."""
+    with comfy.dynamic_off():
+        model: Any = build(name, comfy.ops.manual_cast)
+    for block in model.blocks:
+        block.__class__ = Maps
+    return model  # type: ignore[no-any-return]
 
 
 class Diffusion(nn.Module):
@@ -63,6 +86,7 @@ class Workflow:
         gigabytes: the size of the diffusion model.
         demand: the bytes that a sampler asks for beside the weights.
         decoding: the bytes that a VAE asks for beside its own, as `memory_used_decode` says; 0 for no VAE.
+        activations: the bytes that a step really takes.
     """
 
     def __init__(
@@ -72,8 +96,10 @@ class Workflow:
         gigabytes: int = 12,
         demand: int = 2 * GB,
         decoding: int = 0,
+        activations: int = 0,
     ) -> None:
         self.comfy = comfy
+        self.activations = activations
         self.demand, self.decoding = demand, decoding
         with comfy.dynamic_off():
             model: Any = build(encoder, comfy.ops.manual_cast) if isinstance(encoder, str) else encoder
@@ -102,14 +128,14 @@ class Workflow:
 
         return self.apply(Policy.from_widgets(Source(SourceKind.NODE, "Placement Policy, node 1"), **widgets))
 
-    def apply(self, policy: Any) -> Any:
-        """Put any policy on all."""
+    def apply(self, policy: Any, **beside: Any) -> Any:
+        """Put any policy on all; what else the prompt uses may be said."""
         from offload_runtime.adapter import Placements, apply_policy
 
         objects = {"clip": TextEncoder(self.encoder), "model": self.diffusion}
         if self.vae is not None:
             objects["vae"] = SimpleNamespace(patcher=self.vae, latent_dim=2, disable_offload=False)
-        placed, placements = apply_policy(policy, objects, {}, Placements())
+        placed, placements = apply_policy(policy, objects, {}, Placements(), **beside)
         self.encoder, self.diffusion = placed["clip"].patcher, placed["model"]
         if self.vae is not None:
             self.vae = placed["vae"].patcher
@@ -129,7 +155,9 @@ class Workflow:
 
     def step(self) -> None:
         """One step of a sampler that has loaded the model."""
+        held = torch.empty(self.activations, dtype=torch.uint8, device=self.comfy.sim.device)
         self.diffusion.model(torch.empty(4096, _MAP[0], dtype=torch.bfloat16, device=self.comfy.sim.device))
+        del held
         torch.accelerator.synchronize()
 
     def sample(self) -> None:

@@ -145,6 +145,42 @@ def test_what_has_to_wait_for_room_still_says_what_was_learnt(
     assert "another size" not in encoder.row().why
 
 
+class Looping(Images):
+    """An encoder that runs its layers four times in one use, as one that writes tokens does."""
+
+    def encode(self, patcher: Any = None) -> torch.Tensor:
+        patcher = patcher or self.encoder
+        self.comfy.mm.load_models_gpu([patcher])
+        for _ in range(4):
+            result: torch.Tensor = patcher.model(patcher.model.sample(self.comfy.sim.device)).cpu()
+        self.end_node()
+        return result
+
+
+@BOTH
+def test_an_encoder_that_turns_out_to_loop_is_whole_while_it_is_used(
+    comfy: ComfyUI, images: Images, dynamic: bool
+) -> None:
+    """Its layers would be copied again and again; others take its room after each use, and it takes it back."""
+    images = Looping(comfy, LAYERS, GIGABYTES)
+    whole = sum(p.nbytes for p in images.encoder.model.parameters())
+    with others_hold(comfy, 8 * GB):
+        encoder = place(images)
+        images.image(["one"], 1)
+        for text in ("two", "three", "four", "five"):
+            with comfy.sim.measure() as m:
+                images.image([text], 1)
+        assert str(encoder.decision.placement) == "offload"
+        assert "it ran its layers 4 times" in encoder.decision.reason
+        assert m.to_device < 2 * whole + GIGABYTES * GB, "each weight comes once"
+        images.encode()
+        if not dynamic:
+            assert live(images) >= whole
+            assert "ComfyUI loads it whole when it is used" in encoder.row().how
+        assert encoder.row().applied == "resident", "all of it is there now"
+    comfy.mm.unload_all_models()
+
+
 @BOTH
 def test_a_prompt_is_decided_for_once(
     comfy: ComfyUI, images: Images, dynamic: bool, monkeypatch: pytest.MonkeyPatch

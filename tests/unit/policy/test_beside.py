@@ -58,7 +58,7 @@ SITUATIONS = {
     "HiDream fp8, four encoders": Situation((dit(15.9), te(14.5), vae(0.16)), ALL),
     "Hunyuan video fp8, Llama 8B": Situation((dit(12.3), te(8.7), vae(0.47, "video_vae")), ALL),
     "SDXL base and refiner": Situation(
-        (dit(4.8), te(1.5), dit(4.2, "_2"), te(1.3, "_2"), vae(0.16)), ("te_2", "", "", "")
+        (dit(4.8), te(1.5), dit(4.2, "_2"), te(1.3, "_2"), vae(0.16)), ("te te_2", "te_2", "", "")
     ),
     "Flux fp8, ControlNet, Redux": Situation(
         (dit(11.1), te(4.8), component("image_encoder", 0.8), vae(0.3)),
@@ -118,6 +118,17 @@ def test_experts_that_run_in_turn_have_the_same_room(number: int) -> None:
     decision = first["diffusion_model"] if number == 1 else second["diffusion_model_2"]
     assert decision.planned_bytes == high.bytes
     assert first["text_encoder"].planned_bytes == first.room_bytes - high.bytes
+
+
+def test_an_encoder_gives_way_to_models_in_turn_that_do_not_all_fit_beside_it() -> None:
+    """One of them would take its room at every prompt, although all else fits beside either of them."""
+    parts = (te(6.3), dit(13.3), dit(13.3, "_2"))
+    decision = resolve(Policy(), machine(24), parts)["text_encoder"]
+    assert decision.placement is Placement.LAYERWISE
+    assert decision.planned_bytes == te(6.3).bytes, "beside one of them it has room"
+    assert "but the 32.90 GB with all diffusion models that run in turn do not" in decision.reason
+    assert resolve(Policy(), machine(40), parts)["text_encoder"].placement is Placement.RESIDENT
+    assert resolve(Policy(), machine(24), parts[:2])["text_encoder"].placement is Placement.RESIDENT
 
 
 def test_models_that_run_together_are_added_up() -> None:
