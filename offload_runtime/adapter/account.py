@@ -86,9 +86,7 @@ class Account:
         self._lean = lean
         self._cost = cost
         self._moves_in = False  # whether it takes all the room that it can get, for several uses in a row
-        self._whole_in_use = (
-            False  # whether it is on the device whole whenever it is used, whoever has to go for that
-        )
+        self._whole_in_use = False  # whether it comes back whole for each use, whoever has to go for that
         self._moved_in = 0  # bytes of weights on the device after that
         self._base = type(patcher)
         self._attachment = attachment
