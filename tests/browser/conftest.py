@@ -29,6 +29,26 @@ SWITCHES = [
 ]
 # A page that is left does not wait for what it has asked for, and ComfyUI logs that it could not answer.
 HUNG_UP = re.compile(r"(\w+\.)*(ClientConnectionResetError|ConnectionResetError|BrokenPipeError)\b")
+DECODING: tuple[dict[str, dict[str, Any]], list[str]] = (
+    {
+        "VAELoader": {"vae_name": "demo_vae_16ch.safetensors"},
+        "EmptySD3LatentImage": {"width": 64, "height": 64},
+        "LayerwiseOffload_PlacementPolicy": {"vae": "layerwise", "vram_budget": "2GB"},
+        "LayerwiseOffload_Loader": {},
+        "VAEDecode": {},
+        "SaveImage": {"filename_prefix": "browser"},
+        "LayerwiseOffload_PlacementReport": {},
+    },
+    [
+        "VAELoader.VAE -> LayerwiseOffload_Loader.vae",
+        "LayerwiseOffload_PlacementPolicy.policy -> LayerwiseOffload_Loader.policy",
+        "LayerwiseOffload_Loader.VAE -> VAEDecode.vae",
+        "EmptySD3LatentImage.LATENT -> VAEDecode.samples",
+        "VAEDecode.IMAGE -> SaveImage.images",
+        "VAEDecode.IMAGE -> LayerwiseOffload_PlacementReport.after",
+        "LayerwiseOffload_Loader.placements -> LayerwiseOffload_PlacementReport.placements",
+    ],
+)
 WORKFLOWS = sorted((ROOT / "example_workflows").glob("*.json"))
 
 
@@ -137,26 +157,7 @@ def example() -> dict[str, Any]:
 @pytest.fixture
 def decoding(comfy: ComfyPage) -> dict[str, str]:
     """A graph on the canvas that runs in a second: a placed VAE decodes, and the report tells. Ids by node type."""
-    return comfy.build(
-        {
-            "VAELoader": {"vae_name": "demo_vae_16ch.safetensors"},
-            "EmptySD3LatentImage": {"width": 64, "height": 64},
-            "LayerwiseOffload_PlacementPolicy": {"vae": "layerwise", "vram_budget": "2GB"},
-            "LayerwiseOffload_Loader": {},
-            "VAEDecode": {},
-            "SaveImage": {"filename_prefix": "browser"},
-            "LayerwiseOffload_PlacementReport": {},
-        },
-        [
-            "VAELoader.VAE -> LayerwiseOffload_Loader.vae",
-            "LayerwiseOffload_PlacementPolicy.policy -> LayerwiseOffload_Loader.policy",
-            "LayerwiseOffload_Loader.VAE -> VAEDecode.vae",
-            "EmptySD3LatentImage.LATENT -> VAEDecode.samples",
-            "VAEDecode.IMAGE -> SaveImage.images",
-            "VAEDecode.IMAGE -> LayerwiseOffload_PlacementReport.after",
-            "LayerwiseOffload_Loader.placements -> LayerwiseOffload_PlacementReport.placements",
-        ],
-    )
+    return comfy.build(*DECODING)
 
 
 @pytest.fixture(scope="session")
@@ -176,3 +177,9 @@ def chinese(chinese_tab: ComfyPage, request: pytest.FixtureRequest) -> Iterator[
     yield chinese_tab
     chinese_tab.screenshot(f"chinese-{re.sub(r'[^a-z]+', '-', request.node.originalname)}")
     assert chinese_tab.errors == []
+
+
+@pytest.fixture
+def chinese_decoding(chinese: ComfyPage) -> dict[str, str]:
+    """The graph of `decoding` in Chinese."""
+    return chinese.build(*DECODING)

@@ -2,6 +2,7 @@
 // Nodes that show what a run said: the Placement Report as a table and as text, and the text of a saved policy.
 import { addElement, element, keepMounted } from "./dom.mjs";
 import { addView, outputOf } from "./outputs.mjs";
+import { reportInLanguage } from "./report_text.mjs";
 import { tableOf } from "./report_table.mjs";
 import { text } from "./strings.mjs";
 
@@ -12,7 +13,7 @@ export function addReport(node) {
   addText(node, text("reportLabel"), text("reportEmpty"), (output) => {
     const report = output.placement_report?.at(-1);
     // Later parts of the report, such as bars and a timeline, are further elements of this list.
-    return [report?.rows.length ? reportTable(report) : null, reportText(output.text)];
+    return [report?.rows.length ? reportTable(report) : null, reportText(output.text.map(reportInLanguage))];
   });
 }
 
