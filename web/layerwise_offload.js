@@ -26,6 +26,8 @@ const NODES = {
 const WIDTHS = { LayerwiseOffload_Loader: 300, LayerwiseOffload_SetPlacement: 400, LayerwiseOffload_OtherModels: 430 };
 const WIDTH = 380;
 
+translateErrors(); // ComfyUI begins to listen when all extensions are loaded, and before it calls any of them
+
 app.registerExtension({
   name: "LayerwiseOffload",
   commands: [
@@ -73,7 +75,6 @@ app.registerExtension({
     addStyle();
     watchDrops();
     watchChanges();
-    translateErrors();
   },
   nodeCreated(/** @type {any} */ node) {
     if (!node.comfyClass?.startsWith(PREFIX)) return;

@@ -166,7 +166,9 @@ def _spelled(argument: Argument) -> str:
 
 
 def _wrapped(line: str) -> list[str]:
-    return textwrap.wrap(line, _WIDTH, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False)
+    return textwrap.wrap(
+        line, _WIDTH, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def decision_table(rows: Sequence[PlacementRow]) -> str:

@@ -7,12 +7,12 @@ const OURS = /\boffload_runtime\.errors\.\w+$/;
 
 /**
  * Put the translation above the sentence, which stays as it is for whoever searches or reports it. ComfyUI shows what
- * the event of the failed run says, to all who listen; so this is the first to hear of it.
+ * the event of the failed run says, to all who listen in turn; so this begins to listen before ComfyUI does.
  */
 export function translateErrors() {
   api.addEventListener("execution_error", (/** @type {any} */ { detail }) => {
     if (OURS.test(detail?.exception_type ?? "")) detail.exception_message = bothLanguages(detail.exception_message);
-  }, { capture: true });
+  });
 }
 
 /** @param {string} english */
