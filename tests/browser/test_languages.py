@@ -126,8 +126,9 @@ def test_sentences_of_the_server_are_chinese_down_to_their_parts(chinese: ComfyP
         "the policy is strict (Set Placement, node 2), and this machine cannot do all of it: vae: host pinned from "
         "Set Placement, node 2 has no effect: it is not streamed; a.offload.yaml asks for a VRAM budget of 9.00 GB, "
         "and the card has 8.00 GB. Change these values, or switch strict off to get as close to them as possible": (
-            "策略为严格（设置放置，节点 2），而本机无法全部做到：vae：来自 设置放置，节点 2 的 host pinned 不起作用："
-            "它不逐层传输；a.offload.yaml 要求 9.00 GB 的显存预算，而显卡有 8.00 GB。请更改这些值，或关闭严格以尽量接近它们"
+            "策略为严格（设置放置，节点 2），而本机无法全部做到：vae：来自 设置放置，"
+            "节点 2 的 host pinned 不起作用：它不逐层传输；a.offload.yaml 要求 9.00 GB 的显存预算，而显卡有 8.00 GB。"
+            "请更改这些值，或关闭严格以尽量接近它们"
         ),
     }
     told = chinese.page.evaluate(
