@@ -97,6 +97,10 @@ class _ModelLoader(io.ComfyNode):
         return io.NodeOutput(*loaded, all_placements, ui={"placement_decisions": [decided]})
 
 
+_SHORT = {"weight_dtype": "dtype"}
+"""Names for which Nodes 2.0 of older frontends has no room."""
+
+
 def _core(name: str) -> Any:
     """Return the class of one of ComfyUI's own nodes."""
     import nodes  # ComfyUI's, whose folder comes first
@@ -112,6 +116,7 @@ def _core_inputs(name: str) -> Iterator[io.Input]:
         yield known_options(
             io.Combo.Input,
             key,
+            display_name=_SHORT.get(key),
             options=words if isinstance(words, list) else said["options"],
             optional=key not in types["required"],
             default=said.get("default"),

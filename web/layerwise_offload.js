@@ -4,6 +4,7 @@
 import { app } from "../../scripts/app.js";
 import { addStyle, widen } from "./modules/dom.mjs";
 import { loadIntoView, watchDrops } from "./modules/drop.mjs";
+import { translateErrors } from "./modules/errors.mjs";
 import { rememberLastRun, repaint, watchChanges } from "./modules/outputs.mjs";
 import { placeWorkflow, removePlacement } from "./modules/placing.mjs";
 import { addMarks, addPolicyPanel } from "./modules/policy_node.mjs";
@@ -24,6 +25,8 @@ const NODES = {
 /** How wide a new node is, at least; the names of the last ones are long. @type {Record<string, number>} */
 const WIDTHS = { LayerwiseOffload_Loader: 300, LayerwiseOffload_SetPlacement: 400, LayerwiseOffload_OtherModels: 430 };
 const WIDTH = 380;
+
+translateErrors(); // ComfyUI begins to listen when all extensions are loaded, and before it calls any of them
 
 app.registerExtension({
   name: "LayerwiseOffload",

@@ -207,7 +207,7 @@ def missing(group: Group) -> str:
         if contact.place not in OBJECTS and not contact.without
         for lack in _lacks(contact)
     ]
-    return f"this ComfyUI has no {' and no '.join(dict.fromkeys(lacks))}" if lacks else ""
+    return f"this ComfyUI has no {' or '.join(dict.fromkeys(lacks))}" if lacks else ""
 
 
 def missing_on(group: Group, patcher: Any, slot: str = "", value: Any = None) -> str:

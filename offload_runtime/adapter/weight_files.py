@@ -122,16 +122,16 @@ def _conversion(file: Path, socket: str, model: nn.Module) -> str | None:
             stored, used, count = min(found, key=str), part.dtype, count + part.nbytes
     if used is None or 2 * count < total:
         return None
-    return f"its file {file.name} stores {_name(stored)}, and {_user(socket, used)} {_name(used)}"
+    return f"its file {file.name} stores {_name(stored)}, and {_use(socket, used)}"
 
 
-def _user(socket: str, dtype: torch.dtype) -> str:
-    """Say who wants a dtype: a flag, where one asks for it."""
+def _use(socket: str, dtype: torch.dtype) -> str:
+    """Say who wants a dtype, and which: a flag, where one asks for it."""
     short = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", torch.float64: "fp64"}
     name = short.get(dtype, _name(dtype).replace("float8", "fp8"))
     asked = (f"--{name}{_DTYPE_FLAGS.get(socket, '')}", f"--force-{name}")
     flag = next(filter(None, map(hardware.given, asked)), None)
-    return f"{flag} makes it" if flag else "ComfyUI uses"
+    return f"{flag} makes it {_name(dtype)}" if flag else f"ComfyUI uses {_name(dtype)}"
 
 
 def _name(dtype: torch.dtype | None) -> str:

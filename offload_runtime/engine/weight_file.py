@@ -191,11 +191,11 @@ class WeightFile:
             found = self._read_unchanged(data, tensor, checksum)
             if found is not None and self._add_written(data, tensor):
                 return found
-        way = "Put the same file back, or choose" if checksum is not None else "Choose"
+        way = ", or put the same file back" if checksum is not None else ""
         raise WeightFileError(
             f"the model file {self.path} has changed on disk since it was loaded, and its weight {tensor.name!r} "
-            f"cannot be read any more; `layerwise` reads weights from there when they are used. {way} Unload Models "
-            "and Execution Cache in ComfyUI's menu, so that it is loaded again"
+            f"cannot be read any more; `layerwise` reads weights from there when they are used. Choose Unload "
+            f"Models and Execution Cache in ComfyUI's menu, so that it is loaded again{way}"
         )
 
     def _read_unchanged(self, data: memoryview, tensor: FileTensor, checksum: int | None) -> int | None:

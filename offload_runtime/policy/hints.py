@@ -16,10 +16,13 @@ _STREAMED = "did you mean layerwise?"
 _WHOLE = "did you mean offload?"
 _IN_MEMORY = "did you mean offload or cpu? The one waits in memory between its uses, the other computes there"
 _FROM_FILE = f"{_STREAMED} With host: mapped its layers are read from the model file"
-_WAITING = f"{_STREAMED} Where its layers wait is another setting: host: "
 _NOTHING = "did you mean auto? What nobody sets is decided for you"
 _NO_LIMIT = "did you mean auto? Without a budget, the weights may take what the card has to give"
 _ON_CPU = "to compute on the CPU, write placement: cpu"
+
+
+def _waiting(tier: str) -> dict[str, str]:
+    return {tier: f"{_STREAMED} Where its layers wait is another setting: host: {tier}"}
 
 
 def _words(hint: str, words: str) -> dict[str, str]:
@@ -34,9 +37,9 @@ VALUE_WORDS: Mapping[str, Mapping[str, str]] = {
         ),
         **_words(_IN_MEMORY, "ram memory host dram sysmem system_ram system_memory"),
         **_words(_FROM_FILE, "disk file ssd nvme mmap"),
-        **_words(_WAITING + "mapped", "mapped"),
-        **_words(_WAITING + "pinned", "pinned"),
-        **_words(_WAITING + "staged", "staged"),
+        **_waiting("mapped"),
+        **_waiting("pinned"),
+        **_waiting("staged"),
         **_words(
             _STREAMED,
             "sequential sequential_offload sequential_cpu_offload stream streaming streamed layer layers block blocks "

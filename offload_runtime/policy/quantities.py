@@ -69,11 +69,9 @@ def parse_budget(text: str, where: str) -> Budget:
         return Budget(bytes=_bytes(amount))
     if _ANY_SHARE.fullmatch(text.strip()):
         raise PolicyError(f"{where}: “{text[:60]}” is more than the whole card; a share is 0% to 100%")
-    hint = value_hint("budget", text) or _meant(text)
-    raise PolicyError(
-        f"{where}: “{text[:60]}” is not a budget; "
-        + (hint or "write auto, an amount such as 6GB, or a share such as 50%")
-    )
+    usual = "write auto, an amount such as 6GB, or a share such as 50%"
+    hint = value_hint("budget", text) or _meant(text) or usual
+    raise PolicyError(f"{where}: “{text[:60]}” is not a budget; {hint}")
 
 
 def parse_size(text: str, where: str) -> int:

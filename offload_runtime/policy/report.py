@@ -17,6 +17,7 @@ from .quantities import format_bytes
 from .settings import spell_value
 
 _WIDTH = 96
+_INDENT = " " * len("  applied  ")
 
 _ON_HOST = ("memory", "file")
 """The tiers that are not on a device."""
@@ -170,7 +171,9 @@ def _spelled(argument: Argument) -> str:
 
 
 def _wrapped(line: str) -> list[str]:
-    return textwrap.wrap(line, _WIDTH, subsequent_indent=" " * len("  applied  "), break_long_words=False)
+    return textwrap.wrap(
+        line, _WIDTH, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def decision_table(rows: Sequence[PlacementRow]) -> str:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+import pytest
 from comfy_page import ComfyPage
 from playwright.sync_api import expect
 
 POLICY = "LayerwiseOffload_PlacementPolicy"
+REPORT = "LayerwiseOffload_PlacementReport"
+ENGLISH = re.compile(r"(?<![\w.-])[a-z]{2,} [a-z]{2,}(?! \()")
+"""Two words of prose, which are no names, values or flags."""
 
 
 def test_a_node_speaks_chinese_and_is_queued_as_ever(
@@ -70,6 +75,34 @@ def test_the_help_page_of_a_node_is_chinese_too(chinese: ComfyPage) -> None:
     expect(panel.get_by_role("row", name="resident")).to_contain_text("整个常驻设备")
 
 
+def test_the_text_of_a_report_is_chinese_too(chinese: ComfyPage, chinese_decoding: dict[str, str]) -> None:
+    chinese.run()
+    chinese.center_on(chinese_decoding[REPORT])
+    text = chinese.page.locator("pre.layerwise-offload-text")
+    expect(text).to_contain_text("放置报告 · 在 cpu 上计算")
+    expect(text).to_contain_text("  实际  layerwise：")
+    expect(text).to_contain_text("显存预算 2.00 GB 在 CPU 上没有意义。")
+    assert ENGLISH.findall(text.inner_text()) == []
+
+
+def test_a_refusal_is_told_in_chinese_and_in_english(
+    chinese: ComfyPage, chinese_decoding: dict[str, str]
+) -> None:
+    chinese.set_widget(chinese_decoding[POLICY], "strict", "on")
+    with pytest.raises(AssertionError, match="the policy is strict"):
+        chinese.run()
+    errors = chinese.page.get_by_role(
+        "button", name="查看详情"
+    ).first  # newer frontends keep what was said behind it
+    told = chinese.page.get_by_text("而本机无法全部做到").first
+    expect(errors.or_(told)).to_be_visible()
+    if errors.is_visible():
+        errors.click()
+    expect(told).to_be_visible()
+    expect(told).to_contain_text("显存预算 2.00 GB 在 CPU 上没有意义")
+    expect(told).to_contain_text("has no meaning on the CPU")
+
+
 def test_sentences_of_the_server_are_chinese_down_to_their_parts(chinese: ComfyPage) -> None:
     english = {
         "text_encoder: nobody knows this, and it stays": "text_encoder: nobody knows this, and it stays",
@@ -83,6 +116,19 @@ def test_sentences_of_the_server_are_chinese_down_to_their_parts(chinese: ComfyP
         "before it runs: 90 MB of 90 MB per pass": (
             "12 层中的 12 层在 cuda:0 上经由 9 MB 的槽位运行，每层从内存（其中 1.00 GB 锁页）复制，在前一层运行的同时"
             "进行：每遍 90 MB 中的 90 MB"
+        ),
+    }
+    english |= {
+        "a.offload.yaml, line 3, column 7: vae: “fast” is not a placement; did you mean resident?": (
+            "a.offload.yaml，第 3 行，第 7 列：vae：“fast”不是有效的 placement；是否想写 resident？"
+        ),
+        "there is no component or group “host”; did you mean vae?": "没有组件或组“host”；是否想写 vae？",
+        "the policy is strict (Set Placement, node 2), and this machine cannot do all of it: vae: host pinned from "
+        "Set Placement, node 2 has no effect: it is not streamed; a.offload.yaml asks for a VRAM budget of 9.00 GB, "
+        "and the card has 8.00 GB. Change these values, or switch strict off to get as close to them as possible": (
+            "策略为严格（设置放置，节点 2），而本机无法全部做到：vae：来自 设置放置，"
+            "节点 2 的 host pinned 不起作用：它不逐层传输；a.offload.yaml 要求 9.00 GB 的显存预算，而显卡有 8.00 GB。"
+            "请更改这些值，或关闭严格以尽量接近它们"
         ),
     }
     told = chinese.page.evaluate(

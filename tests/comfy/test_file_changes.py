@@ -77,7 +77,7 @@ def test_weights_that_are_gone_are_an_error_that_says_what_to_do(
     change(file)
     for unplaced in (placed.value, value):
         with pytest.raises(
-            WeightFileError, match=r"model\.safetensors has changed on disk.*choose Unload Models"
+            WeightFileError, match=r"model\.safetensors has changed on disk.*Choose Unload Models"
         ):
             family.run(unplaced)
     file.write_bytes(content)

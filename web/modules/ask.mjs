@@ -2,6 +2,7 @@
 // A question to the pack's own routes; what goes wrong is told to the person.
 import { api } from "../../../scripts/api.js";
 import { say } from "./notices.mjs";
+import { inLanguage } from "./sentences.mjs";
 import { text } from "./strings.mjs";
 
 /**
@@ -16,7 +17,7 @@ export async function ask(route, body, failure) {
     if (!response.ok) throw new Error(`${response.status} ${response.statusText}`);
     const answer = await response.json();
     if (!answer.error) return answer;
-    say("error", failure, answer.error.message);
+    say("error", failure, inLanguage(answer.error.message));
   } catch (cause) {
     say("error", failure, text("unreachable", { cause: /** @type {any} */ (cause).message }));
   }

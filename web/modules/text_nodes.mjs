@@ -4,6 +4,7 @@ import { addElement, element, keepMounted } from "./dom.mjs";
 import { addView, changedSince, outputOf } from "./outputs.mjs";
 import { reportPanel } from "./report_panel.mjs";
 import { tableOf } from "./report_table.mjs";
+import { reportInLanguage } from "./report_text.mjs";
 import { text } from "./strings.mjs";
 
 const HEIGHT = 240;
@@ -13,8 +14,9 @@ export function addReport(node) {
   let open = false; // the next report is shown as this one is
   addText(node, text("reportLabel"), text("reportEmpty"), (output) => {
     const report = output.placement_report?.at(-1);
-    if (!report?.rows.length) return [reportText(output.text)];
-    const words = element("details", { open }, element("summary", {}, text("details")), reportTable(report), reportText(output.text));
+    const said = reportText(output.text.map(reportInLanguage));
+    if (!report?.rows.length) return [said];
+    const words = element("details", { open }, element("summary", {}, text("details")), reportTable(report), said);
     words.addEventListener("toggle", () => { open = words.open; });
     return [reportPanel(report, changedSince(output)), words];
   });
