@@ -16,7 +16,7 @@ SAYING = (
     *(f"offload_runtime/policy/{name}.py" for name in ("beside", "bounds", "capabilities", "facts", "host")),
     *(
         f"offload_runtime/policy/{name}.py"
-        for name in ("lessons", "limits", "report", "resolver", "rounds", "rules", "situation")
+        for name in ("lessons", "limits", "measured", "report", "resolver", "rounds", "rules", "situation")
     ),
     *(f"offload_runtime/adapter/{name}.py" for name in ("applied", "backends", "capabilities", "choose")),
     *(f"offload_runtime/adapter/{name}.py" for name in ("giving_way", "hardware", "loading", "placed")),

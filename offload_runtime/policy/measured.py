@@ -85,8 +85,9 @@ class CardPeak:
     def text(self) -> str:
         """Return one line for people."""
         parts = [f"{name} {format_bytes(size)}" for name, size in self.models.items() if size]
-        beside = f"{self.during} computing" if self.during else "loading"
-        parts += [f"{beside} {format_bytes(self.computing)}"] if self.computing else []
+        beside = format_bytes(self.computing)
+        if self.computing:
+            parts.append(f"{self.during} computing {beside}" if self.during else f"loading {beside}")
         parts += [f"other {format_bytes(self.other)}"] if self.other else []
         return (
             f"peak of {self.name or self.device}: {format_bytes(self.used)} of {format_bytes(self.total)} in use: "
