@@ -65,6 +65,12 @@ def test_what_a_language_does_not_say_stays_english(chinese: ComfyPage) -> None:
         ) == ["把 vae 恢复", "Copy as YAML"]
     finally:
         chinese.page.unroute("**/i18n")
+        chinese.page.evaluate(  # both have their sentences from one module
+            """async () => {
+                const entry = performance.getEntriesByType("resource").find(e => e.name.endsWith("/strings.mjs"));
+                await (await import(entry.name)).loadTexts();
+            }"""
+        )
 
 
 def test_the_help_page_of_a_node_is_chinese_too(chinese: ComfyPage) -> None:
@@ -78,6 +84,7 @@ def test_the_help_page_of_a_node_is_chinese_too(chinese: ComfyPage) -> None:
 def test_the_text_of_a_report_is_chinese_too(chinese: ComfyPage, chinese_decoding: dict[str, str]) -> None:
     chinese.run()
     chinese.center_on(chinese_decoding[REPORT])
+    chinese.page.locator(".lwo-scroll details").evaluate("e => { e.open = true }")
     text = chinese.page.locator("pre.layerwise-offload-text")
     expect(text).to_contain_text("放置报告 · 在 cpu 上计算")
     expect(text).to_contain_text("  实际  layerwise：")
