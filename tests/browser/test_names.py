@@ -22,7 +22,8 @@ def cut_names(comfy: ComfyPage) -> dict[str, list[str]]:
         cut = comfy.page.evaluate(
             """id => {
                 const node = app.canvas.graph.getNodeById(id);
-                const shown = (node.widgets ?? []).filter(w => !w.element && !w.hidden && w.type !== "hidden");
+                const shown = (node.widgets ?? []).filter(
+                    w => !w.element && !w.hidden && w.type !== "hidden" && !w.options?.advanced && !w.advanced);
                 const plain = (text) => text.trim().replace(/^[◆◇] /, "");  // without our mark
                 const labels = new Set(shown.map(w => plain(w.label ?? w.name)));
                 const leaves = [...document.querySelectorAll(`[data-node-id='${id}'] *`)]
