@@ -65,9 +65,9 @@ PICTURES = (
         "Flux with little memory",
         "#ffd9a0",
         "0.9 GB",
-        "of memory to load T5-XXL, instead of 13.6 GB",
+        "of memory to load T5-XXL, instead of 15.2 GB",
         "measured on ComfyUI 0.3.75, fp8 file",
-        "13.6 GB / 0.9 GB",
+        "15.2 GB / 0.9 GB",
     ),
     Picture(
         "LTX Video with a resident VAE",
