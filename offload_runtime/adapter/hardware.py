@@ -77,12 +77,9 @@ def name_of(device: torch.device) -> str:
     return str(name(device)) if name is not None else ""
 
 
-def peaks(facts: MachineFacts) -> dict[str, int]:
+def peaks() -> dict[str, int]:
     """Return the peak memory of this process, in bytes: what was measured → how much."""
-    measured = {"process memory": _peak_resident()}
-    if facts.accelerator and torch.cuda.is_available():
-        measured["VRAM allocated by torch"] = torch.cuda.max_memory_allocated()
-    return {what: count for what, count in measured.items() if count}
+    return {what: count for what, count in {"process memory": _peak_resident()}.items() if count}
 
 
 def _peak_resident() -> int:

@@ -137,7 +137,7 @@ class Placements:
         return Report(
             machine=hardware.machine_line(machine),
             rows=rows,
-            peaks=hardware.peaks(machine),
+            peaks=hardware.peaks(),
             began=run.began,
             card=self._card(run.peak) if run.peak is not None else None,
             notes=(*dict.fromkeys(self.notes), *unused_notes(unused)),

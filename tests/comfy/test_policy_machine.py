@@ -85,7 +85,7 @@ def test_headroom_is_taken_off_where_dynamic_vram_keeps_it(
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is read from /proc")
 def test_a_report_leaves_out_a_peak_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     facts, read = hardware.machine_facts(), Path.read_text
-    assert hardware.peaks(facts)["process memory"] > 0
+    assert hardware.peaks()["process memory"] > 0
 
     def without_status(path: Path, *args: Any, **options: Any) -> str:
         if path == Path("/proc/self/status"):
@@ -93,7 +93,7 @@ def test_a_report_leaves_out_a_peak_that_cannot_be_read(monkeypatch: pytest.Monk
         return read(path, *args, **options)
 
     monkeypatch.setattr(Path, "read_text", without_status)
-    assert hardware.peaks(facts) == {}
+    assert hardware.peaks() == {}
 
 
 def test_facts_without_an_accelerator() -> None:
