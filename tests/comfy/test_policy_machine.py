@@ -84,7 +84,7 @@ def test_headroom_is_taken_off_where_dynamic_vram_keeps_it(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is read from /proc")
 def test_a_report_leaves_out_a_peak_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    facts, read = hardware.machine_facts(), Path.read_text
+    read = Path.read_text
     assert hardware.peaks()["process memory"] > 0
 
     def without_status(path: Path, *args: Any, **options: Any) -> str:
