@@ -62,7 +62,7 @@ class DeviceModule(ModuleType):
 
     @staticmethod
     def max_memory_allocated(device: Any = None) -> int:
-        return active().memory.peak
+        return active().memory.torch_peak
 
     @staticmethod
     def memory_reserved(device: Any = None) -> int:
@@ -70,22 +70,22 @@ class DeviceModule(ModuleType):
 
     @staticmethod
     def max_memory_reserved(device: Any = None) -> int:
-        return active().memory.reserved_peak
+        return active().memory.torch_reserved_peak
 
     @staticmethod
     def reset_peak_memory_stats(device: Any = None) -> None:
-        active().memory.reset_peak()
+        active().memory.reset_torch_peak()
 
     @staticmethod
     def memory_stats(device: Any = None) -> dict[str, int]:
         memory = active().memory
         return {
             "active_bytes.all.current": memory.live,
-            "active_bytes.all.peak": memory.peak,
+            "active_bytes.all.peak": memory.torch_peak,
             "allocated_bytes.all.current": memory.live,
-            "allocated_bytes.all.peak": memory.peak,
+            "allocated_bytes.all.peak": memory.torch_peak,
             "reserved_bytes.all.current": memory.reserved,
-            "reserved_bytes.all.peak": memory.reserved_peak,
+            "reserved_bytes.all.peak": memory.torch_reserved_peak,
         }
 
     @staticmethod

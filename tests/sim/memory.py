@@ -74,6 +74,8 @@ class DeviceMemory:
         #: Faults found where nothing can be raised (a destructor); the next operation raises the first one.
         self.unraised: list[SimulationFault] = []
         self.live = self.peak = self.reserved_peak = 0
+        #: The same as torch counts it: code under test may read it and set it back.
+        self.torch_peak = self.torch_reserved_peak = 0
         self.weights = self.weights_peak = 0
         self.allocations = 0
         self._records: dict[int, Record] = {}
@@ -98,6 +100,9 @@ class DeviceMemory:
 
     def reset_peak(self) -> None:
         self.peak, self.weights_peak, self.reserved_peak = self.live, self.weights, self.reserved
+
+    def reset_torch_peak(self) -> None:
+        self.torch_peak, self.torch_reserved_peak = self.live, self.reserved
 
     def report(self, since: int = 0) -> str:
         """The live allocations by the place that made them, biggest first; empty when nothing is live.
@@ -170,8 +175,9 @@ class DeviceMemory:
 
     def _grow(self, size: int) -> None:
         self.live += size
-        self.peak = max(self.peak, self.live)
+        self.peak, self.torch_peak = max(self.peak, self.live), max(self.torch_peak, self.live)
         self.reserved_peak = max(self.reserved_peak, self.reserved)
+        self.torch_reserved_peak = max(self.torch_reserved_peak, self.reserved)
 
     def _register(
         self, wanted: int, size: int, site: Site, former: dict[Actor, Access] | None = None

@@ -42,7 +42,7 @@ class Lacking:
     ("module", "kind", "lacked"),
     [
         ("comfy.model_patcher", "LowVramPatch", "LowVramPatch.memory_required"),
-        ("comfy_aimdo.model_vbar", "ModelVBAR", "ModelVBAR.base_addr and no ModelVBAR.loaded_size"),
+        ("comfy_aimdo.model_vbar", "ModelVBAR", "ModelVBAR.base_addr or ModelVBAR.loaded_size"),
     ],
 )
 def test_dynamic_vram_goes_on_without_us(

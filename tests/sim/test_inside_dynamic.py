@@ -46,7 +46,8 @@ def encode(comfy: ComfyUI, clip: Any) -> torch.Tensor:
 
 
 def hooks_on(model: torch.nn.Module) -> int:
-    return sum(len(module._forward_pre_hooks) for module in model.modules())
+    """Return how many hooks a module has that has most of them: one for each patcher that is heard of."""
+    return max(len(module._forward_pre_hooks) for module in model.modules())
 
 
 def reloadable(comfy: ComfyUI, wired: Any, make: Any) -> Any:
