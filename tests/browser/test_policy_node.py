@@ -179,7 +179,7 @@ def test_a_reloaded_page_shows_the_last_run(comfy: ComfyPage, ran: dict[str, str
     comfy.center_on(ran[POLICY])
     expect(outcome(comfy, "vae")).to_contain_text("vae → resident")
     comfy.center_on(ran[REPORT])
-    expect(comfy.page.get_by_role("row", name="vae")).to_be_visible()
+    expect(comfy.page.locator("[data-component=vae] .lwo-chip")).to_be_visible()
 
 
 def test_what_auto_became_is_forgotten_when_the_value_was_another(
