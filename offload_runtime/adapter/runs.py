@@ -52,6 +52,9 @@ class Card:
         self._device = device
         self._module: Any = torch.get_device_module(device)
         self._module.reset_peak_memory_stats(device)
+        self._total = int(
+            mm.get_total_memory(device)
+        )  # ComfyUI asks the driver for it, and torch for its counts
         self._other = max(0, self._used_now() - sum(size for *_, size in self._models()))
         self.peak: Peak | None = None
 
@@ -74,13 +77,12 @@ class Card:
         used = self._used_now() + max(0, int(above))
         self._module.reset_peak_memory_stats(self._device)
         if self.peak is None or used > self.peak.used:
-            total = int(mm.get_total_memory(self._device))
             who = weakref.ref(during) if during is not None else None
-            self.peak = Peak(str(self._device), total, used, self._other, tuple(self._models()), who)
+            self.peak = Peak(str(self._device), self._total, used, self._other, tuple(self._models()), who)
         return used
 
     def _used_now(self) -> int:
-        return int(mm.get_total_memory(self._device)) - int(mm.get_free_memory(self._device))
+        return self._total - int(mm.get_free_memory(self._device))
 
     def _models(self) -> Iterator[tuple[weakref.ref[nn.Module], str, int]]:
         """Yield the models that ComfyUI has on the device, and what each takes of it."""
