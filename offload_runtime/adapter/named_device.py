@@ -13,11 +13,11 @@ import torch
 from torch import nn
 
 from ..engine.lane import where_else
-from .attachment import attach, strip
+from .attachment import Nothing, attach, strip
 from .embedding import HostEmbeddings, input_tables
 
 
-class NamedDevice:
+class NamedDevice(Nothing):
     """What a text encoder that ComfyUI keeps carries: whoever asks its table where to compute hears the device.
 
     Attributes:
@@ -41,9 +41,6 @@ class NamedDevice:
         self._embeddings.uninstall()
         while self._hooks:
             self._hooks.pop().remove()
-
-    def on_detach(self, patcher: Any, unpatch_all: bool) -> None:
-        """Nothing is to be given back."""
 
     def _note(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         self.elsewhere = where_else(self._device, args, kwargs)

@@ -32,9 +32,7 @@ class _Promise(Place):
 
     def read_into(self, target: torch.Tensor) -> None:
         """Make it, in a contiguous CPU tensor of its dtype and shape."""
-        with (
-            _with_dispatch()
-        ):  # whoever asks has switched it off, and what rests is of use to nobody without it
+        with _with_dispatch():  # whoever asks has switched it off, and nobody can use what rests without it
             target.copy_(self._make())
 
 

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -33,11 +33,9 @@ def digest(weights: Mapping[str, torch.Tensor], step: Step) -> str:
         step: told of the progress.
     """
     found = hashlib.blake2b(_header(weights), digest_size=16)
-    for name in _order(weights):
-        data = bytes_of(weights[name])
-        for start in range(0, len(data), _CHUNK):
-            found.update(data[start : start + _CHUNK])
-            step(len(data[start : start + _CHUNK]))
+    for chunk in _chunks(weights):
+        found.update(chunk)
+        step(len(chunk))
     return found.hexdigest()
 
 
@@ -57,11 +55,9 @@ def write(file: Path, weights: Mapping[str, torch.Tensor], step: Step) -> None:
     try:
         with unfinished.open("wb") as out:
             out.write(len(header).to_bytes(8, "little") + header)
-            for name in _order(weights):
-                data = bytes_of(weights[name])
-                for start in range(0, len(data), _CHUNK):
-                    out.write(data[start : start + _CHUNK])
-                    step(len(data[start : start + _CHUNK]))
+            for chunk in _chunks(weights):
+                out.write(chunk)
+                step(len(chunk))
             out.flush()
             os.fsync(out.fileno())
         os.replace(unfinished, file)
@@ -75,6 +71,14 @@ def write(file: Path, weights: Mapping[str, torch.Tensor], step: Step) -> None:
 def _order(weights: Mapping[str, torch.Tensor]) -> list[str]:
     """Return the names in the order of the file: wide values first, so that each begins where it can be mapped."""
     return sorted(weights, key=lambda name: (-weights[name].itemsize, name))
+
+
+def _chunks(weights: Mapping[str, torch.Tensor]) -> Iterator[memoryview]:
+    """Yield all bytes in the order of the file."""
+    for name in _order(weights):
+        data = bytes_of(weights[name])
+        for start in range(0, len(data), _CHUNK):
+            yield data[start : start + _CHUNK]
 
 
 def _header(weights: Mapping[str, torch.Tensor]) -> bytes:
