@@ -91,17 +91,23 @@ def test_what_a_model_file_holds_is_not_written(tmp_path: Path, folder: Path) ->
     assert "no model file holds" not in placed.placements.placed[0].decision.host_reason
 
 
+def changed_since_saved(value: Any, folder: Path) -> tuple[Path, list[torch.nn.Parameter]]:
+    """Save a model and change one of its layers; return the file, and the weights that it does not hold any more."""
+    model = models.patcher_of(value).model
+    file = models.save(model, folder / "model.safetensors")
+    changed = [p for name, p in model.named_parameters() if "layers.1." in name]
+    with torch.no_grad():
+        for parameter in changed:
+            parameter += 0.25
+    return file, changed
+
+
 def test_layers_that_were_changed_in_memory_are_written_and_the_others_read_from_the_model_file(
     tmp_path: Path, folder: Path
 ) -> None:
     family = models.FAMILIES["clip"]
     value = family.make()
-    model = models.patcher_of(value).model
-    file = models.save(model, tmp_path / "model.safetensors")
-    with torch.no_grad():
-        changed = [p for name, p in model.named_parameters() if "layers.1." in name]
-        for parameter in changed:
-            parameter += 0.25
+    file, changed = changed_since_saved(value, tmp_path)
     expected = family.run(value)
     placed = place(family, value, asked(), file)
     assert placed.placements.placed[0].facts.stored_bytes == sum(p.nbytes for p in changed)
@@ -253,12 +259,7 @@ def test_some_layers_that_cannot_be_written_are_a_limit_and_the_others_are_read_
 ) -> None:
     family = models.FAMILIES["clip"]
     value = family.make()
-    model = models.patcher_of(value).model
-    file = models.save(model, tmp_path / "model.safetensors")
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "layers.1." in name:
-                parameter += 0.25
+    file, _ = changed_since_saved(value, tmp_path)
     expected = family.run(value)
     monkeypatch.setattr(layer_store.store_now(), "_limit", 1)
     placed = place(family, value, asked(), file)

@@ -95,11 +95,11 @@ def test_host_tiers(
 @pytest.mark.parametrize(("facts", "on_cpu"), [(machine(12), False), (cpu_machine(), True)])
 def test_what_was_stored_is_said_and_is_no_limit(facts: MachineFacts, on_cpu: bool) -> None:
     of = component(
-        "text_encoder", 9.5, on_cpu=on_cpu, file_bytes=gb(9), stored_bytes=gb(4), stored_in="/tmp/ours"
+        "text_encoder", 9.5, on_cpu=on_cpu, file_bytes=gb(9), stored_bytes=gb(4), stored_in="temp/ours"
     )
     decision = one(asks("layerwise", host="mapped").extended(STRICT), facts, of)
     assert decision.host_tier is HostTier.MAPPED
-    assert decision.host_reason.endswith("; 4.00 GB of it that no model file holds were written to /tmp/ours")
+    assert decision.host_reason.endswith("; 4.00 GB of it that no model file holds were written to temp/ours")
     assert decision.limits == ()
 
 
