@@ -187,7 +187,7 @@ class Account:
         # faster, the first layer that runs asks again.
         with contextlib.suppress(torch.OutOfMemoryError):
             self._streamer.allocate()
-        debug(lambda: debug_lines.load(self._attachment.component, patcher, self._streamer))
+        self._attachment.tell(patcher)
         return change
 
     def _stays_as_it_is(self, room: float) -> bool:

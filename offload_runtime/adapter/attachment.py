@@ -15,7 +15,7 @@ from torch import nn
 
 from ..engine import LooseTensors, Streamer
 from ..log import debug
-from . import debug_lines
+from . import debug_lines, load_lines
 from .account import OVERRIDES
 from .contacts import Group, missing, missing_on
 from .embedding import HostEmbeddings
@@ -61,7 +61,8 @@ class Attachment:
         self.on_gone: Callable[[], None] = lambda: None
         self._embeddings = embeddings
         self._guard = guard
-        self._to_tell = False  # whether the debug log is to hear of a load, once the layers are wrapped
+        self._line = load_lines.LoadLine(component)
+        self._to_tell = False  # whether the log is to hear of a load, once the layers are wrapped
 
     @property
     def tables(self) -> list[nn.Module]:
@@ -80,7 +81,7 @@ class Attachment:
             self._embeddings.install()
         if self._to_tell:
             self._to_tell = False
-            debug(lambda: debug_lines.load(self.component, patcher, self.streamer))
+            self.tell(patcher)
 
     def eject(self, patcher: Any) -> None:
         """Unwrap the layers, unless another patcher of the same model has wrapped them since."""
@@ -96,6 +97,7 @@ class Attachment:
         """Give the slot back: on eviction, and when a clone of the model is loaded instead."""
         if unpatch_all:  # else its weights stay: ComfyUI also lets go of a model to load it again
             debug(lambda: debug_lines.unload(self.component, patcher, self.streamer))
+            self._line.left()
             self.on_gone()
         self.streamer.free()
         record = record_of(patcher.model)
@@ -103,8 +105,13 @@ class Attachment:
         if unpatch_all and not record.masters.weights.packed_bytes:
             record.mapped.end_use()
 
+    def tell(self, patcher: Any) -> None:
+        """Let the log hear of a load."""
+        debug(lambda: debug_lines.load(self.component, patcher, self.streamer))
+        self._line.tell(load_lines.streamed(patcher, self.streamer))
+
     def tell_of_loads(self, patcher: Any) -> None:
-        """Let the debug log hear of each load of a patcher: ComfyUI also injects without one."""
+        """Let the log hear of each load of a patcher: ComfyUI also injects without one."""
 
         def loads(*_: object) -> None:
             self._to_tell = True
@@ -147,16 +154,27 @@ def attach(patcher: Any, attachment: Carried, on_clone: Callable[[Any, Any], obj
 
 
 class Nothing:
-    """What a patcher carries that is only heard of when it computes."""
+    """What a patcher carries that is only heard of when it is loaded and when it computes.
+
+    Args:
+        component: the name of what somebody placed, or "" for what is left to ComfyUI: its loads are not told of.
+    """
+
+    def __init__(self, component: str = "") -> None:
+        self._line = load_lines.LoadLine(component) if component else None
 
     def inject(self, patcher: Any) -> None:
-        """Nothing is to be done."""
+        """Let the log hear of the load."""
+        if self._line is not None:
+            self._line.tell(load_lines.whole(patcher))
 
     def eject(self, patcher: Any) -> None:
         """Nothing is to be undone."""
 
     def on_detach(self, patcher: Any, unpatch_all: bool) -> None:
         """Nothing is to be given back."""
+        if self._line is not None and unpatch_all:
+            self._line.left()
 
 
 def strip(patcher: Any) -> None:

@@ -45,8 +45,8 @@ def choose_backend(
     if stacks and (decision.placement is Placement.LAYERWISE or decision.gives_way):
         return _layerwise(decision, handle, found, ledger)
     if mm.is_device_cpu(handle.patcher.load_device):
-        return OnCpu(decision.placement, _ON_CPU[decision.placement], handle.patcher)
-    return Untouched(decision.placement, _WHOLE[decision.placement], handle.patcher)
+        return OnCpu(decision.placement, _ON_CPU[decision.placement], handle)
+    return Untouched(decision.placement, _WHOLE[decision.placement], handle)
 
 
 _WHOLE = {
@@ -71,14 +71,14 @@ def _layerwise(decision: Decision, handle: Handle, found: FileLayers | None, led
 
 def _to_cpu(handle: Handle) -> Backend:
     if mm.is_device_cpu(handle.patcher.load_device):
-        return OnCpu(Placement.CPU, "computes on the CPU, as ComfyUI would have done", handle.patcher)
+        return OnCpu(Placement.CPU, "computes on the CPU, as ComfyUI would have done", handle)
     handle.unload()
     if not is_dynamic(handle.patcher):
         handle.compute_on_cpu()
-        return MovedToCpu(Placement.CPU, "computes on the CPU", handle.patcher)
+        return MovedToCpu(Placement.CPU, "computes on the CPU", handle)
     handle.leave_dynamic()
     handle.compute_on_cpu()
-    return OnCpu(Placement.CPU, "computes on the CPU, from weights loaded for that", handle.patcher)
+    return OnCpu(Placement.CPU, "computes on the CPU, from weights loaded for that", handle)
 
 
 def _paged(decision: Decision, handle: Handle, facts: ComponentFacts) -> Backend:

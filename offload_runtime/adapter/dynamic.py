@@ -19,7 +19,7 @@ from comfy.patcher_extension import CallbacksMP
 from ..engine import Stack, parameter_bytes, tensor_bytes
 from ..log import debug
 from ..policy import Decision, Placement, format_bytes
-from . import debug_lines
+from . import debug_lines, load_lines
 from .applied import GONE, Applied, ran_elsewhere, word_of
 from .attachment import KEY, strip
 from .backends import stand
@@ -46,6 +46,7 @@ class Attached:
         self._before = before
         self._embeddings = embeddings
         self._watch = watch
+        self._line = load_lines.LoadLine(component)
 
     def put_on(self, patcher: Any, on_clone: Callable[[Any, Any], None]) -> None:
         """Put the contact points on a patcher, in place of those that are there."""
@@ -68,6 +69,8 @@ class Attached:
         self._watch.install()
         self._embeddings.install()
         debug(lambda: debug_lines.paged_load(self._component, self.place))
+        if self.place.wish.placement is not Placement.AUTO:
+            self._line.tell(load_lines.paged(self.place))
 
     def on_detach(self, patcher: Any, unpatch_all: bool) -> None:
         """Leave the model as it was: ComfyUI lets go, loads a sibling, or has failed to load this one."""
@@ -77,6 +80,7 @@ class Attached:
         self.place.left()
         if unpatch_all:  # else it loads the same model again
             debug(lambda: debug_lines.paged_unload(self._component, self.place.device))
+            self._line.left()
 
 
 class Paged:

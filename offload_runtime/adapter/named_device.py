@@ -24,7 +24,10 @@ class NamedDevice(Nothing):
         elsewhere: the device on which its layers last ran, if it was another one.
     """
 
-    def __init__(self, model: nn.Module, device: torch.device, firsts: Sequence[nn.Module]) -> None:
+    def __init__(
+        self, model: nn.Module, device: torch.device, firsts: Sequence[nn.Module], component: str
+    ) -> None:
+        super().__init__(component)
         self.elsewhere: torch.device | None = None
         self._embeddings = HostEmbeddings(model, device)
         self._device = device
@@ -33,6 +36,7 @@ class NamedDevice(Nothing):
 
     def inject(self, patcher: Any) -> None:
         """Let the tables name the device: the patcher is loaded now."""
+        super().inject(patcher)
         self._embeddings.install()
         self._hooks += [m.register_forward_pre_hook(self._note, with_kwargs=True) for m in self._firsts]
 
@@ -46,17 +50,18 @@ class NamedDevice(Nothing):
         self.elsewhere = where_else(self._device, args, kwargs)
 
 
-def name_device(patcher: Any, firsts: Sequence[nn.Module] = ()) -> NamedDevice | None:
+def name_device(patcher: Any, firsts: Sequence[nn.Module] = (), component: str = "") -> NamedDevice | None:
     """Take our contact points off a patcher, but let a text encoder compute where it is loaded.
 
     Args:
         patcher: a patcher that ComfyUI keeps.
         firsts: layers that tell where it has computed.
+        component: the name of what somebody placed, for the log; "" for what is left to ComfyUI.
     """
     strip(patcher)
     model, device = patcher.model, patcher.load_device
     if mm.is_device_cpu(device) or not input_tables(model):
         return None
-    named = NamedDevice(model, device, firsts)
-    attach(patcher, named, lambda old, new: name_device(new, firsts))
+    named = NamedDevice(model, device, firsts, component)
+    attach(patcher, named, lambda old, new: name_device(new, firsts, component))
     return named

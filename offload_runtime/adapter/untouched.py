@@ -13,7 +13,7 @@ from ..engine import Stack, parameter_bytes
 from ..policy import Placement, format_bytes
 from .applied import COMFYUI, GONE, Applied, bytes_there, ran_elsewhere, word_of
 from .attachment import KEY, Nothing, attach, strip
-from .handles import is_dynamic
+from .handles import Handle, is_dynamic
 from .named_device import NamedDevice, name_device
 from .record import record_of
 from .where import bytes_by_place, bytes_on_devices
@@ -25,22 +25,23 @@ class Untouched:
     Args:
         placement: what was decided.
         how: what ComfyUI does, as the beginning of a sentence.
-        patcher: the patcher that is handed on.
+        handle: the component.
     """
 
-    def __init__(self, placement: Placement, how: str, patcher: Any) -> None:
+    def __init__(self, placement: Placement, how: str, handle: Handle) -> None:
         self._placement = placement
+        self._told = handle.component if placement is not Placement.AUTO else ""
         self._how = how
-        self._device = patcher.load_device
-        self._model = weakref.ref(patcher.model)
+        self._device = handle.patcher.load_device
+        self._model = weakref.ref(handle.patcher.model)
         self._named: NamedDevice | None = None
 
     def attach(self, patcher: Any, stacks: Sequence[Stack]) -> None:
         """Leave the patcher as it is, but let a text encoder compute where it is loaded, and hear of its uses."""
         if not is_dynamic(patcher):
-            self._named = name_device(patcher, [stack.layers[0].module for stack in stacks])
+            self._named = name_device(patcher, [stack.layers[0].module for stack in stacks], self._told)
             if self._named is None:
-                attach(patcher, Nothing(), lambda old, new: self.attach(new, stacks))
+                attach(patcher, Nothing(self._told), lambda old, new: self.attach(new, stacks))
 
     def applied(self) -> Applied:
         """Say what ComfyUI does, and how much of it is loaded now."""
@@ -61,19 +62,20 @@ class OnCpu:
     Args:
         placement: what was decided.
         how: what that means, as the beginning of a sentence.
-        patcher: the patcher that is handed on, which loads to the CPU.
+        handle: the component, whose patcher loads to the CPU.
     """
 
-    def __init__(self, placement: Placement, how: str, patcher: Any) -> None:
+    def __init__(self, placement: Placement, how: str, handle: Handle) -> None:
         self._placement = placement
+        self._component = handle.component
         self._how = how
-        self._model = weakref.ref(patcher.model)
+        self._model = weakref.ref(handle.patcher.model)
 
     def attach(self, patcher: Any, stacks: Sequence[Stack]) -> None:
         """Whenever this one is used, read what another placement of the model has left in its file."""
         strip(patcher)
         if patcher.model is self._model():
-            carried = Nothing() if self._placement is Placement.AUTO else InMemory()
+            carried = Nothing() if self._placement is Placement.AUTO else InMemory(self._component)
             attach(patcher, carried, lambda old, new: self.attach(new, stacks))
 
     def applied(self) -> Applied:
@@ -107,6 +109,7 @@ class InMemory(Nothing):
 
     def inject(self, patcher: Any) -> None:
         """Read what rests in a file; another placement lets its weights rest again when it is loaded."""
+        super().inject(patcher)
         record_of(patcher.model).mapped.release(patcher.model.parameters())
 
 

@@ -33,7 +33,7 @@ from .schedule import Fetch, Region
 from .scratch import scratch
 from .slots import Slots, layout_of, packed_bytes
 from .stacks import Layer, Stack, is_compiled, stack_layers
-from .tiers import Tier
+from .tiers import FileTier, Tier
 from .trace import Trace
 from .units import Units, room_to_split_for, streamable
 from .wrapper import unwrap, wrap, wrapped_by, wrapper_of
@@ -114,6 +114,11 @@ class Streamer:
     def layers(self) -> tuple[Layer, ...]:
         """The layers that this streamer runs."""
         return self._masters.layers
+
+    @property
+    def reads_file(self) -> bool:
+        """Whether the masters rest in a model file."""
+        return self._tier.name == FileTier.name
 
     @property
     def is_installed(self) -> bool:

@@ -13,6 +13,8 @@ import models
 import pytest
 from placing import SOURCE, place, policy
 
+from offload_runtime.policy import format_bytes
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -60,7 +62,36 @@ def test_nothing_is_said_and_nothing_is_read_unless_somebody_asks(
         family.run(place(family, family.make(), policy("layerwise"), tmp_path).value)
         mm.unload_all_models()
     assert not asked
-    assert not lines(caplog)
+    assert len(lines(caplog)) == 1  # that of the load, which everybody hears
+
+
+def test_a_load_is_one_line_for_everybody_and_what_is_left_to_comfyui_has_none(
+    family: models.Family, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("LAYERWISE_OFFLOAD_LOG", raising=False)
+    mm.unload_all_models()
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        placed = place(family, family.make(), policy("layerwise"), tmp_path)
+        assert not lines(caplog)
+        for _ in range(2):
+            family.run(placed.value)
+        (told,) = lines(caplog)
+        facts = placed.placements.placed[0].facts
+        slots = format_bytes(placed.placements.report().rows[0].tiers["slot"])
+        start = (
+            f"Layerwise Offload: {facts.name}: {facts.layers} layers streamed from the model file, {slots}"
+        )
+        assert told == f"{start} of slots on cpu"
+        mm.unload_all_models()
+        family.run(placed.value)
+        assert lines(caplog) == [told]
+        resident = place(family, family.make(), policy("resident"), tmp_path)
+        family.run(resident.value)
+        size = format_bytes(resident.placements.placed[0].facts.bytes)
+        assert lines(caplog) == [f"Layerwise Offload: {facts.name}: all {size} on cpu"]
+        family.run(family.make())
+        assert not lines(caplog)
 
 
 def test_verbose_debug_asks_too(
