@@ -21,6 +21,7 @@ from ..log import debug
 from . import debug_lines
 from .loose import loose_bytes
 from .pressure import Pressure
+from .progress import progress
 from .record import record_of
 from .round_cost import RoundCost
 from .staying import FIRST_TO_GO, Staying
@@ -273,7 +274,9 @@ class Account:
         if not self._moves_in:  # what does is not packed: the way out would undo it
             for name in [name for name in patcher.pinned if not self._is_copied_by_comfyui(name)]:
                 patcher.unpin_weight(name)  # of a sibling
-            self._streamer.pack()
+            masters = record_of(patcher.model).masters.weights
+            to_pack = 0 if self._streamer.reads_file else self._streamer.streamed_bytes()
+            self._streamer.pack(progress(to_pack - masters.packed_bytes))
         record_of(patcher.model).masters.weights.forget(patcher.model.parameters())
         # Core pins what it streams once, and unpins it whenever a clone dies.
         for name, module in patcher.model.named_modules():

@@ -18,12 +18,11 @@ import re
 import shutil
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import comfy.model_management as mm
-import comfy.utils
 import folder_paths
 import psutil
 import torch
@@ -33,14 +32,13 @@ from ..engine import Stack, WeightFile, digest, write
 from ..errors import LayerStoreError
 from ..policy import format_bytes
 from .file_layers import FileLayers
+from .progress import Step, progress
 
 LIMIT = 64 * 1024**3
 """What all files of one server may take."""
 
 SPARE = 1024**3
 """Room on the disk that is left to others."""
-
-Step = Callable[[int], None]
 
 
 class LayerStore:
@@ -200,12 +198,10 @@ def _machine() -> str:
 
 
 def _progress(total: int) -> Step:
-    bar, done = comfy.utils.ProgressBar(total), 0
+    show = progress(total)
 
     def step(more: int) -> None:
-        nonlocal done
         mm.throw_exception_if_processing_interrupted()
-        done = min(total, done + more)
-        bar.update_absolute(done, total)
+        show(more)
 
     return step

@@ -174,14 +174,19 @@ class Streamer:
         """Return what one pass copies now; resident weights are not copied."""
         return sum(self._masters.sizes())
 
-    def pack(self) -> None:
-        """Bring the masters of every unit into the form that copies fastest."""
+    def pack(self, on_step: Callable[[int], object] = lambda done: None) -> None:
+        """Bring the masters of every unit into the form that copies fastest.
+
+        Args:
+            on_step: takes the bytes of a unit that has been, for progress.
+        """
         self._lane.settle()  # the masters move, and memory that a copy reads must not be unpinned
         packed: set[int] = set()
         for masters in self._masters.of_each():
             # A weight that an earlier one uses, too, is in that one's block, and can only be in one.
             if packed.isdisjoint(map(id, masters)):
                 self._tier.pack(masters)
+                on_step(packed_bytes(masters))
             packed.update(map(id, masters))
 
     def allocate(self) -> None:

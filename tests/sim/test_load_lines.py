@@ -92,3 +92,28 @@ def test_under_dynamic_vram_it_tells_the_placement_and_the_budget(
     for _ in range(2):
         comfy_models.encode(placed.value, "fox")
     assert lines(caplog) == ["text_encoder: layerwise, paged in to sim:0 by dynamic VRAM, at most 90 MB"]
+
+
+def test_packing_and_pinning_move_comfyuis_progress_bar_once(
+    comfy: ComfyUI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from offload_runtime.adapter import progress
+    from offload_runtime.adapter.record import record_of
+
+    monkeypatch.setattr(progress, "_LONG", 1)  # what takes long is too large for a test
+    comfy.sim.cap = BIG
+    placed = place("clip", small_clip(comfy))
+    shown: list[tuple[int, int]] = []
+    monkeypatch.setattr(
+        comfy.utils, "PROGRESS_BAR_HOOK", lambda done, total, *_, **__: shown.append((done, total))
+    )
+    comfy_models.encode(placed.value, "fox")
+    sizes = [done for done, _ in shown]
+    streamed = record_of(placed.patcher.model).masters.weights.pinned_bytes
+    assert shown[-1] == (streamed, streamed)
+    assert len(sizes) == 4
+    assert sizes == sorted(sizes)
+    shown.clear()
+    comfy.mm.unload_all_models()
+    comfy_models.encode(placed.value, "dog")
+    assert not shown
