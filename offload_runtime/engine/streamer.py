@@ -184,7 +184,7 @@ class Streamer:
         packed: set[int] = set()
         for masters in self._masters.of_each():
             # A weight that an earlier one uses, too, is in that one's block, and can only be in one.
-            if packed.isdisjoint(map(id, masters)):
+            if masters and packed.isdisjoint(map(id, masters)):
                 self._tier.pack(masters)
                 on_step(packed_bytes(masters))
             packed.update(map(id, masters))
