@@ -2,8 +2,8 @@
 
 The order of claims: the window of every streamed component, or it could not run; what people asked for by name;
 what ComfyUI and the automatic rules keep whole, a VAE and the diffusion model before any encoder; and what is left
-over as resident layers of streamed components, those that loop first. What is on the device only while it is used
-needs no share, unless a budget says what all may hold: ComfyUI leaves it there until somebody needs the room.
+over as resident layers of streamed components, so that the least is copied (`split`). What is on the device only while
+it is used needs no share, unless a budget says what all may hold: ComfyUI leaves it there until somebody needs the room.
 What is not placed now has its room beside what is left to ComfyUI, and diffusion models that run in turn share theirs.
 """
 
@@ -17,9 +17,13 @@ from .beside import Claim
 from .components import Placement, group_of
 from .facts import ComponentFacts
 from .situation import Situation, Wish
+from .split import Streamed, split
 
 _FIRST_IN = ("vae", "dit", "other", "image_encoder", "text_encoder", None)
 """Groups in the order in which their bytes are worth staying."""
+
+_LOOPING = 8
+"""Passes of what is taken to loop, until a use has shown how many there are."""
 
 
 class Share(NamedTuple):
@@ -72,8 +76,7 @@ def allot(
             room.set_aside(one)
         else:
             room.give([one])
-    streamed.sort(key=lambda c: (not c.loops, -c.bytes, c.name))
-    room.give(c for c in streamed if c.name in spare)
+    room.split([c for c in streamed if c.name in spare])
 
     if now.room.budgeted:
         room.give(sorted(passing, key=_worth))
@@ -109,6 +112,18 @@ class _Purse:
             upto = min(component.window, limit) if windows else limit
             self.given[name] += self._take(upto, self.given[name], in_turn=name in self._turns)
 
+    def split(self, components: Sequence[ComponentFacts]) -> None:
+        """Give what is left to streamed components that have their windows, so that the least is copied."""
+        first = sorted(components, key=lambda c: (-_passes(c), -c.bytes, c.name))
+        alone = [c for c in first if c.name not in self._turns]
+        self.give(c for c in first if c.name in self._turns)  # whose share serves others of them, too
+        has = {c.name: self.given[c.name] for c in alone}
+        room = self._left + sum(has.values())
+        parts = [_streamed(c, has[c.name], self._limits[c.name]) for c in alone]
+        shares = split(room, parts)
+        self.given.update({name: share - has[name] for name, share in shares.items()})
+        self._left = room - sum(shares.values())
+
     def set_aside(self, claim: Claim) -> None:
         """Take off what something needs that is not placed now, as far as the room goes."""
         self._take(claim.bytes, 0, in_turn=claim.in_turn)
@@ -121,6 +136,19 @@ class _Purse:
         if in_turn:
             self._shared = max(self._shared, has + more)
         return more
+
+
+def _passes(component: ComponentFacts) -> int:
+    """Return how often its layers run in a run of the workflow, or are taken to until a use has shown it."""
+    if component.passes is not None:
+        return max(1, component.passes)
+    return _LOOPING if component.loops else 1
+
+
+def _streamed(component: ComponentFacts, window: int, limit: int) -> Streamed:
+    layer = component.layer_bytes // max(1, component.layers)
+    whole = component.device_bytes
+    return Streamed(component.name, window, component.layers, layer, _passes(component), limit, whole)
 
 
 def _limit(component: ComponentFacts, placement: Placement, wish: Wish, now: Situation) -> int:

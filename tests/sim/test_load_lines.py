@@ -111,7 +111,7 @@ def test_packing_and_pinning_move_comfyuis_progress_bar_once(
     sizes = [done for done, _ in shown]
     streamed = record_of(placed.patcher.model).masters.weights.pinned_bytes
     assert shown[-1] == (streamed, streamed)
-    assert len(sizes) == 4
+    assert 0 < sizes[0] < streamed, "newer ComfyUI versions leave out what comes too fast to be seen"
     assert sizes == sorted(sizes)
     shown.clear()
     comfy.mm.unload_all_models()
