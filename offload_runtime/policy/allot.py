@@ -2,9 +2,10 @@
 
 The order of claims: the window of every streamed component, or it could not run; what people asked for by name;
 what ComfyUI and the automatic rules keep whole, a VAE and the diffusion model before any encoder; and what is left
-over as resident layers of streamed components, so that the least is copied (`split`). What is on the device only while
-it is used needs no share, unless a budget says what all may hold: ComfyUI leaves it there until somebody needs the room.
-What is not placed now has its room beside what is left to ComfyUI, and diffusion models that run in turn share theirs.
+over as resident layers of streamed components, so that the least is copied (`split`). What is on the device only
+while it is used needs no share, unless a budget says what all may hold: ComfyUI leaves it there until somebody needs
+the room. What is not placed now has its room beside what is left to ComfyUI, and diffusion models that run in turn
+share theirs.
 """
 
 from __future__ import annotations
