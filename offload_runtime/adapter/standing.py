@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from ..errors import StrictPolicyError
 from ..log import information
-from ..policy import Beside, ComponentFacts, MachineFacts, Plan, Policy, resolve
+from ..policy import Beside, ComponentFacts, Decision, MachineFacts, Plan, Policy, resolve
 from ..policy.lessons import is_same, lessons, steadied
 from . import hardware
 from .placed import Placed, Placements
@@ -72,19 +72,31 @@ class Standing:
     def _all_follow(self, plan: Plan, machine: MachineFacts, facts: Sequence[ComponentFacts]) -> bool:
         """Carry another plan out; return whether all could follow: what is on the device may have to stay for now."""
         why = lessons(self._made_from[:2], (machine, facts)) or "what is beside it has another size"
-        followed = []
-        for one, now, decision in zip(self._placed, facts, plan, strict=True):
-            before = one.decision
-            if before.asked is not None or is_same(before, decision):
-                continue
+        changed = [
+            (one, has, decision)
+            for one, has, decision in zip(self._placed, facts, plan, strict=True)
+            if one.decision.asked is None and not is_same(one.decision, decision)
+        ]
+        changed.sort(key=_growth)  # nobody gets what another one still holds
+        followed = True
+        for one, has, decision in changed:
+            if not followed and _growth((one, has, decision)) > 0:
+                break
             text = f"{decision.reason}; decided anew before this run, because {why}"
-            followed.append(one.follow(now, replace(decision, reason=text)))
-            if followed[-1]:
-                information("%s: %s, decided anew, because %s", now.name, decision.placement, why)
-        return all(followed)
+            follows = one.follow(has, replace(decision, reason=text))
+            if follows:
+                information("%s: %s, decided anew, because %s", has.name, decision.placement, why)
+            followed = followed and follows
+        return followed
 
     def _facts(self) -> tuple[ComponentFacts, ...]:
         return tuple(_learnt(one) for one in self._placed)
+
+
+def _growth(change: tuple[Placed, ComponentFacts, Decision]) -> int:
+    """Return how much more device memory a component is to have, in bytes."""
+    placed, _, decision = change
+    return decision.planned_bytes - placed.decision.planned_bytes
 
 
 def _learnt(placed: Placed) -> ComponentFacts:

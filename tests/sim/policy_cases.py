@@ -52,10 +52,28 @@ class Case(NamedTuple):
     demand: float = 0.0
 
 
+_UNSET = {"clip": "auto", "model": "auto", "vae": "auto"}
+SEEN = (
+    # A diffusion model that ran once gave its share of the total up on paper, and the encoder took it for real.
+    Case(
+        {"clip": 0, "model": 0, "vae": 1},
+        _UNSET,
+        {},
+        0.41,
+        "auto",
+        3.0,
+        "NORMAL_VRAM",
+        ["clip", "model", "vae"],
+    ),
+)
+"""Cases that have failed, and are too rare for the first random ones."""
+
+
 def batch(number: int) -> list[Case]:
     """Return the cases of one test; a machine of another version draws the same."""
     random = Random(f"{SEED}/{number}")
-    return [draw(random) for _ in range(min(BATCH, CASES - number * BATCH))]
+    drawn = [draw(random) for _ in range(min(BATCH, CASES - number * BATCH))]
+    return drawn if number else [*SEEN, *drawn]
 
 
 def draw(random: Random) -> Case:
