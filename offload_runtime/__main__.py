@@ -2,6 +2,7 @@
 
 `python -m offload_runtime explain policy.offload.yaml --vram 12GB --components …` prints what a policy comes to.
 `python -m offload_runtime place workflow.json --policy policy.offload.yaml -o placed.json` puts our Loaders into it.
+`python -m offload_runtime report report.json -o report.svg` draws a report that ComfyUI has kept.
 `python -m offload_runtime schema > web/policy.schema.json` exports the JSON Schema of policy files.
 """
 
@@ -13,12 +14,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from .errors import PolicyError, WorkflowError
+from .errors import LayerwiseOffloadError, PolicyError
 from .policy import Policy, Source, SourceKind
 from .policy.described import RAM, VRAM, described_components, described_machine, read_flags
 from .policy.explain import explain
 from .policy.files import parse_policy
 from .policy.files.schema import json_schema
+from .policy.report_command import add_report
 from .workflow.command import add_place
 
 
@@ -27,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         text = options.run(options)
-    except (PolicyError, WorkflowError) as error:
+    except LayerwiseOffloadError as error:
         sys.stderr.write(f"{error}\n")
         return 1
     sys.stdout.write(f"{text}\n")
@@ -61,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_explain(commands)
     add_place(commands)
+    add_report(commands)
     schema = commands.add_parser("schema", allow_abbrev=False, help="print the JSON Schema of policy files")
     schema.set_defaults(run=_schema)
     return parser

@@ -6,6 +6,7 @@
     ├── AttachError            what they asked for cannot be attached to this model
     ├── IncompatibleError      this ComfyUI lacks what the pack cannot do without
     ├── WorkflowError          a workflow file cannot be understood
+    ├── ReportError            a report that was kept cannot be read or drawn
     ├── LayerStoreError        weights cannot be written to where they could be read from again
     └── WeightFileError        a model file does not have the weights any more that are read from it
 
@@ -52,6 +53,10 @@ class WeightFileError(LayerwiseOffloadError):
 
 class LayerStoreError(LayerwiseOffloadError):
     """Weights cannot be written to where they could be read from again; the message is the end of a sentence."""
+
+
+class ReportError(LayerwiseOffloadError, ValueError):
+    """A report that was kept cannot be read, or its picture cannot be written."""
 
 
 class WorkflowError(LayerwiseOffloadError, ValueError):

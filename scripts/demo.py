@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from offload_runtime.policy.report_svg import report_svg
+
 from . import comfyui_tree, demo_encoder, workflow
 from .comfy_client import ComfyClient, Prompt
 from .comfy_errors import name_node
@@ -118,6 +120,8 @@ def save(runs: dict[str, Run], folder: Path) -> None:
     (folder / "report.json").write_text(
         json.dumps({"placement_report": data, "runs": measured}, indent=2) + "\n", encoding="utf-8"
     )
+    for report in data[-1:]:
+        (folder / "report.svg").write_text(report_svg(report), encoding="utf-8")
     difference = compare(runs["plain"].picture, runs["layerwise"].picture)
     if difference:
         raise Problem(
@@ -163,7 +167,7 @@ def show(runs: dict[str, Run], folder: Path) -> None:
     )
     width, height = Image.open(io.BytesIO(runs["plain"].picture)).size
     print(f"The two pictures ({width} by {height}) are identical, pixel for pixel.")
-    print(f"Written to {shown(folder)}: plain.png, layerwise.png, report.txt, report.json")
+    print(f"Written to {shown(folder)}: plain.png, layerwise.png, report.txt, report.svg, report.json")
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:

@@ -100,7 +100,7 @@ function component(row, largest) {
 
 /** What was asked for, and what it became. @param {Row} row */
 function chip({ asked, decided, applied }) {
-  const steps = [asked, ...(decided === asked ? [] : [word(decided)])];
+  const steps = [asked, ...(decided === asked && asked !== "auto" ? [] : [word(decided)])];
   if (applied && word(applied) !== word(decided)) steps.push(word(applied));
   return `${asked === "auto" ? "◇" : "◆"} ${steps.join(" → ")}`;
 }
@@ -142,6 +142,7 @@ function bar(parts, whole, legend) {
 function when(rows) {
   const ran = rows.filter(({ measured }) => measured?.in_this_run && measured.moments);
   if (!ran.length) return [];
+  ran.sort((one, other) => /** @type {any} */ (one.measured).moments[0] - /** @type {any} */ (other.measured).moments[0]);
   const end = Math.max(...ran.map(({ measured }) => /** @type {any} */ (measured).moments[1]));
   if (!(end > 0)) return [];
   return [
