@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from facts import CLIP_L, FLUX, GB, T5, VAE, component, gb, machine
 
@@ -142,3 +144,20 @@ def test_what_somebody_allowed_is_told_apart_from_what_the_plan_counts() -> None
     assert all((decision.budget_asked or 0) > decision.planned_bytes for decision in plan)
     assert one(asks("layerwise"), machine(24)).budget_asked is None
     assert one(Policy(), machine(24)).budget_asked is None
+
+
+def test_what_has_run_more_often_gets_the_rest_of_a_budget() -> None:
+    budget = {"vram_budget": "5GB"}
+    policy = Policy.from_widgets(NODE, placements={}, **budget)
+    encoder, model = (
+        component("text_encoder", 9.5, 24, passes=1),
+        component("diffusion_model", 9.5, 40, passes=20),
+    )
+    for often, other in ((encoder, model), (replace(encoder, passes=20), replace(model, passes=1))):
+        plan = resolve(policy, machine(24), (often, other, VAE))
+        shares = {name: plan[name].planned_bytes for name in ("text_encoder", "diffusion_model", "vae")}
+        once = min((often, other), key=lambda c: c.passes or 0)
+        assert shares[once.name] < once.window + once.layer_bytes // once.layers, (
+            "its window, and no whole layer more"
+        )
+        assert gb(4.99) < sum(shares.values()) <= gb(5)
