@@ -129,9 +129,8 @@ class _Run:
         reads = disk_speed(self._ground.folder, size, self._steps.step)
         self._found.update(disk=reads.disk, page_cache=reads.cached)
         if reads.size < reads.wanted:
-            self._note(
-                f"The disk has no room for a file of {format_bytes(reads.wanted)}, so {format_bytes(reads.size)} was used."
-            )
+            wanted, used = format_bytes(reads.wanted), format_bytes(reads.size)
+            self._note(f"The disk has no room for a file of {wanted}, so one of {used} was used.")
         if reads.disk is None:
             self._note(
                 "The disk was not measured, because the system would not forget a file that had just been written."
@@ -170,7 +169,9 @@ class _Run:
             kinds = self._kinds(width)
             folder = self._ground.folder
             self._judge(
-                streamed_equals_resident(kinds, self._ground.device, folder, self._ground.pins, self._steps.step)
+                streamed_equals_resident(
+                    kinds, self._ground.device, folder, self._ground.pins, self._steps.step
+                )
             )
 
         widths = (self._extent.width, self._extent.width // 4)
@@ -199,8 +200,12 @@ class _Run:
         room = psutil.virtual_memory().available / 2
         setups = [Setup(ground.device, stack, ground.pins, step) for stack in self._extent.stacks]
         fitting = [setup for setup in setups if setup.geometry.bytes <= room]
-        if not self._smaller(fitting, check, lambda setup: f"a stack of {format_bytes(setup.geometry.bytes)}"):
-            self._note("The claims about speed were not checked, because there is no room for a stack of layers.")
+        if not self._smaller(
+            fitting, check, lambda setup: f"a stack of {format_bytes(setup.geometry.bytes)}"
+        ):
+            self._note(
+                "The claims about speed were not checked, because there is no room for a stack of layers."
+            )
 
     # ----------------------------------------------------------------------------------------------
 

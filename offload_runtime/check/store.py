@@ -17,6 +17,7 @@ def save(file: Path, check: MachineCheck) -> None:
     Raises:
         OSError: it cannot be written; an earlier one is as it was.
     """
+    file.parent.mkdir(parents=True, exist_ok=True)
     number, unfinished = tempfile.mkstemp(prefix=".layerwise_offload_", suffix=".unfinished", dir=file.parent)
     try:
         with os.fdopen(number, "w", encoding="utf-8") as out:

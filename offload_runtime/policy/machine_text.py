@@ -46,7 +46,7 @@ def _speeds(check: MachineCheck) -> Iterator[str]:
 
 def _sizes(copies: Copies) -> Iterator[str]:
     for size, seconds in copies[:-1]:
-        yield f"{format_bytes(size)} at {_rate(size / seconds)}"
+        yield f"copies of {format_bytes(size)}: {_rate(size / seconds)}"
 
 
 def _verdicts(check: MachineCheck) -> Iterator[str]:

@@ -140,9 +140,13 @@ def _measure(setup: Setup) -> Runs:
     for way in ("pinned", "pageable"):
         setup.step()
         with _streamed(layers, setup, pinned=way == "pinned") as (streamer, ledger):
-            times[way], out, peaks[way] = _second_run(
-                setup, lambda s=streamer: (s.install(), model(given))[1]
-            )
+
+            def use(streamer: Streamer = streamer) -> torch.Tensor:
+                streamer.install()
+                output: torch.Tensor = model(given)
+                return output
+
+            times[way], out, peaks[way] = _second_run(setup, use)
             outputs.append(out)
             slots = max(slots, ledger.slot_peak)
     masters = [p.detach() for layer in layers for p in layer.module.parameters()]
@@ -217,7 +221,7 @@ def _copy_by_ring(setup: Setup, tensors: list[torch.Tensor], ring: list[torch.Te
     used: list[Any] = [None, None]
 
     def copy() -> None:
-        chunks = (c for tensor in tensors for c in tensor.flatten().view(torch.uint8).split(_CHUNK))
+        chunks = (c for tensor in tensors for c in torch.split(tensor.flatten().view(torch.uint8), _CHUNK))
         for number, chunk in enumerate(chunks):
             slot = number % 2
             if used[slot] is not None:

@@ -86,7 +86,7 @@ def _read(file: BinaryIO, room: bytearray, step: Step) -> float:
     while True:
         step()
         start = time.perf_counter()
-        count = file.readinto(room)  # type: ignore[attr-defined]
+        count = int(file.readinto(room))  # type: ignore[attr-defined]
         took += time.perf_counter() - start
         read += count
         if not count:

@@ -79,8 +79,12 @@ def streamed_equals_resident(
 
 def _from_memory(kinds: Kinds, device: torch.device, packed: PackedWeights) -> Iterator[_Way]:
     parts = 2 * max(p.nbytes for p in kinds.layers.parameters())
-    for name, budget, ahead in (("", None, True), (", in parts", parts, True), (", one by one", None, False)):
-        yield _Way(f"from pinned memory{name}", MemoryTier(device, packed), budget, ahead, packed)
+    for name, budget, ahead in (
+        ("from pinned memory", None, True),
+        ("from pinned memory in parts", parts, True),
+        ("from pinned memory without look-ahead", None, False),
+    ):
+        yield _Way(name, MemoryTier(device, packed), budget, ahead, packed)
     ordinary = PackedWeights(lambda block: False)
     yield _Way("from pageable memory", MemoryTier(device, ordinary, pinned=False))
 
@@ -119,8 +123,7 @@ def _resident(kinds: Kinds, device: torch.device) -> tuple[list[torch.Tensor], C
 def _compared(kinds: Kinds, device: torch.device, way: _Way, expected: Sequence[torch.Tensor]) -> Check:
     claim = f"streamed equals resident, {way.name}"
     layers = tuple(
-        Layer(f"layers.{i}", layer, tuple(layer.children()))
-        for i, layer in enumerate(kinds.layers)
+        Layer(f"layers.{i}", layer, tuple(layer.children())) for i, layer in enumerate(kinds.layers)
     )
     ledger = Ledger()
     streamer = Streamer(

@@ -23,7 +23,8 @@ class _Convolution(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Add what a convolution makes of a picture."""
         inner = x.to(self.convolution.weight.dtype)
-        return x + functional.silu(self.convolution(self.norm(inner))).to(x.dtype)
+        y: torch.Tensor = x + functional.silu(self.convolution(self.norm(inner))).to(x.dtype)
+        return y
 
 
 class _Map(nn.Module):
@@ -37,7 +38,8 @@ class _Map(nn.Module):
         """Add what two linear maps make of each place of a picture."""
         inner = x.movedim(1, -1).to(self.up.weight.dtype)
         inner = self.down(functional.gelu(self.up(self.norm(inner))))
-        return x + inner.movedim(-1, 1).to(x.dtype)
+        y: torch.Tensor = x + inner.movedim(-1, 1).to(x.dtype)
+        return y
 
 
 class _Eight(nn.Module):
@@ -90,7 +92,8 @@ def kinds_on(device: torch.device, width: int) -> Kinds:
     given = torch.randn(1, width, _SIDE, _SIDE, generator=generator)
     made = {kind: _seeded(make(width, dtype), generator) for kind, (make, dtype) in _KINDS.items()}
     refused = tuple(kind for kind, layer in made.items() if not _computes(layer, given, device))
-    names, layers = [], nn.ModuleList()
+    names: list[str] = []
+    layers = nn.ModuleList()
     for _ in range(_REPEATS):
         for kind in _KINDS:
             if kind not in refused:

@@ -23,7 +23,7 @@ class Pins(NamedTuple):
 
 def cuda_pins() -> Pins:
     """Return torch's own way for NVIDIA and AMD cards, with no limit."""
-    runtime: Any = torch.cuda.cudart()
+    runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
 
     def pin(block: torch.Tensor) -> bool:
         return int(runtime.cudaHostRegister(block.data_ptr(), block.nbytes, 0)) == 0

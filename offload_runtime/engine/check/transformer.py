@@ -35,7 +35,11 @@ class Geometry:
         """About what the blocks take: the weights of their linear maps."""
         kv = self.hidden // self.heads * (self.key_heads or self.heads)
         attention = self.hidden * (2 * self.hidden + 2 * kv)
-        return self.layers * (attention + (2 + self.gated) * self.hidden * self.feed_forward) * self.dtype.itemsize
+        return (
+            self.layers
+            * (attention + (2 + self.gated) * self.hidden * self.feed_forward)
+            * self.dtype.itemsize
+        )
 
 
 class Block(nn.Module):
@@ -70,7 +74,8 @@ class Block(nn.Module):
             inner = functional.gelu(self.gate(h)) * self.up(h)
         else:
             inner = functional.gelu(self.up(h)) * self.gate(h)
-        return x + self.down(inner)
+        y: torch.Tensor = x + self.down(inner)
+        return y
 
 
 class StandIn(nn.Module):
