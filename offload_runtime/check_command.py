@@ -120,7 +120,7 @@ def _lines() -> Callable[[float, str], None]:
 
     def progress(done: float, name: str) -> None:
         nonlocal last, told
-        if name != last or time.monotonic() - told >= _EVERY:
+        if name != last or done == 1 or time.monotonic() - told >= _EVERY:
             last, told = name, time.monotonic()
             sys.stderr.write(f"{done:4.0%} {name}\n")
             sys.stderr.flush()
