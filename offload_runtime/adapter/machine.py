@@ -24,6 +24,10 @@ from . import hardware, pinning
 _ROOM = 3 * 10**9
 """Device memory that all of the check takes; ComfyUI makes room for it as for a model, if there is less."""
 _PARTS = 1000
+_NOT_DYNAMIC = (
+    "What a prompt costs under dynamic VRAM was not checked: that takes the whole card, and python -m bench.gpu_check "
+    "in the pack's repository does it."
+)
 
 
 def check_file() -> Path:
@@ -53,7 +57,10 @@ def check_this_machine(
 
     pins = Pins(pinning.Pins().take, pinning.unpin)
     with _temporary_folder() as folder:
-        return check_machine(Ground(device, folder, pins, _comfyui_version()), step, extent)
+        check = check_machine(Ground(device, folder, pins, _comfyui_version()), step, extent)
+    if hardware.dynamic_vram():
+        return replace(check, notes=(*check.notes, _NOT_DYNAMIC))
+    return check
 
 
 def keep(check: MachineCheck) -> MachineCheck:
