@@ -77,33 +77,43 @@ class _Run:
             self._note(
                 "The link to a device and copies beside computing were not measured, because the CPU computes here."
             )
-            self._part("layers from their file", 0.95, self._mapped)
+            self._part("layers from their file", 0.95, self._mapped, "streamed equals resident")
         elif not _streams(self._ground.device):
             self._note(
                 f"Copies to the device were not measured, because torch has no streams for {self._ground.device.type}."
             )
         else:
             self._part("the link", 0.55, self._link)
-            self._part("streamed layers", 0.75, self._streamed)
-            self._part("the claims", 0.98, self._claims)
+            self._part("streamed layers", 0.75, self._streamed, "streamed equals resident")
+            self._part("the claims", 0.98, self._claims, "the claims about speed hold")
         self._steps.end()
         return self._result()
 
     def clean_up(self) -> None:
         """Give the memory of the device back that torch keeps for later."""
         if not self._is_cpu:
-            getattr(torch.get_device_module(self._ground.device), "empty_cache", lambda: None)()
+            getattr(_module_of(self._ground.device), "empty_cache", lambda: None)()
 
-    def _part(self, name: str, until: float, run: Callable[[], None]) -> None:
-        """Run one part; what goes wrong is a sentence, unless it is the person who ends it."""
+    def _part(self, name: str, until: float, run: Callable[[], None], claim: str = "") -> None:
+        """Run one part; what goes wrong is a sentence, unless it is the person who ends it.
+
+        Args:
+            name: what is done.
+            until: how much of all is done then.
+            run: does it.
+            claim: what does not hold if it fails, and not because of a disk.
+        """
         self._steps.begin(name, until)
         try:
             run()
         except Exception as error:
             if error is self._steps.stopped:
                 raise
-            log.warning("check of this machine, %s: %s: %s", name, type(error).__name__, error)
-            self._note(f"Not all of {name} was measured: {_why(error)}.")
+            log.warning("check of this machine, %s: %s: %s", name, type(error).__name__, str(error))
+            if claim and not isinstance(error, OSError):
+                self._judge([Check(claim, f"no: {_why(error)}", False)])
+            else:
+                self._note(f"Not all of {name} was measured: {_why(error)}.")
 
     def _smaller(self, sizes: Iterable[T], run: Callable[[T], None], size_of: Callable[[T], str]) -> bool:
         """Run something with the first of some sizes for which there is room; tell whether there was one."""
@@ -166,13 +176,17 @@ class _Run:
 
     def _streamed(self) -> None:
         def compare(width: int) -> None:
-            kinds = self._kinds(width)
-            folder = self._ground.folder
-            self._judge(
-                streamed_equals_resident(
-                    kinds, self._ground.device, folder, self._ground.pins, self._steps.step
-                )
-            )
+            kinds, ground, found = self._kinds(width), self._ground, list[Check]()
+            step = self._steps.step
+            try:
+                for check in streamed_equals_resident(kinds, ground.device, ground.folder, ground.pins, step):
+                    found.append(check)
+            except _OUT_OF_MEMORY:
+                raise  # all of it is compared again, smaller
+            except Exception:
+                self._judge(found)
+                raise
+            self._judge(found)
 
         widths = (self._extent.width, self._extent.width // 4)
         if not self._smaller(widths, compare, lambda width: f"layers of width {width}"):
@@ -260,12 +274,20 @@ def _streams(device: torch.device) -> bool:
 def _name_of(device: torch.device) -> str:
     if device.type == "cpu":
         return "CPU" if sys.platform != "linux" else f"CPU with {psutil.cpu_count() or 1} threads"
-    name = getattr(torch.get_device_module(device), "get_device_name", None)
+    name = getattr(_module_of(device), "get_device_name", None)
     return str(name(device)) if name is not None else device.type
 
 
 def _bytes_of(device: torch.device) -> int:
     if device.type == "cpu":
         return 0
-    info = getattr(torch.get_device_module(device), "mem_get_info", None)
+    info = getattr(_module_of(device), "mem_get_info", None)
     return int(info(device)[1]) if info is not None else 0
+
+
+def _module_of(device: torch.device) -> Any:
+    """Return torch's module for a device, or None for one outside of torch, as that of DirectML."""
+    try:
+        return torch.get_device_module(device)
+    except RuntimeError:
+        return None

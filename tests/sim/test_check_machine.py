@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Callable
@@ -13,8 +14,8 @@ import psutil
 import pytest
 import torch
 
-from offload_runtime.check import Extent, Ground, check_machine
-from offload_runtime.engine.check import Geometry, Pins
+from offload_runtime.check import Extent, Ground, check_machine, measure
+from offload_runtime.engine.check import Geometry, Pins, equality
 from offload_runtime.policy.machine_check import MachineCheck
 
 from . import Accelerator
@@ -158,6 +159,42 @@ def test_where_nothing_can_be_pinned_the_rest_is_measured(sim: Accelerator, tmp_
     assert "Pinned memory was not measured, because none can be pinned here." in found.notes
     assert found.verdicts[0].found == "yes: 15 layers, 3 uses, from memory that could not be pinned"
     assert found.holds
+    assert leaves_nothing(sim, tmp_path)
+
+
+def test_what_breaks_is_a_verdict_or_a_note_and_the_rest_is_measured(
+    sim: Accelerator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("a driver's words")
+
+    for name in ("copy_to_device", "disk_speed"):
+        monkeypatch.setattr(measure, name, broken)
+    monkeypatch.setattr(equality, "FileTier", broken)
+    found = check(sim, tmp_path, replace(NUMBERS, stacks=()))
+    why = "it failed with RuntimeError, see the console"
+    assert f"Not all of disk was measured: {why}." in found.notes
+    assert f"Not all of the link was measured: {why}." in found.notes
+    assert [verdict.holds for verdict in found.verdicts] == [True, True, True, True, False]
+    assert found.verdicts[-1].claim == "streamed equals resident"
+    assert found.verdicts[-1].found == f"no: {why}"
+    assert "a driver's words" in caplog.text
+    assert "driver" not in found.to_json()
+    assert found.memory
+    assert leaves_nothing(sim, tmp_path)
+
+
+def test_a_full_disk_costs_the_comparison_with_a_file_only(
+    sim: Accelerator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(equality, "write", full)
+    found = check(sim, tmp_path, replace(NUMBERS, stacks=()))
+    assert len(found.verdicts) == 4
+    assert found.holds
+    assert "Not all of streamed layers was measured: No space left on device." in found.notes
     assert leaves_nothing(sim, tmp_path)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -73,6 +74,21 @@ def test_a_comfyui_that_does_not_start_is_a_line_and_torch_is_used(tmp_path: Pat
     assert done.returncode == 0, done.stderr
     assert "ComfyUI is here but does not start" in done.stderr
     assert parse_machine_check((tmp_path / "m.json").read_bytes()).comfyui == ""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="There is no such signal.")
+def test_who_stops_it_gets_a_line_and_no_file(tmp_path: Path) -> None:
+    file = tmp_path / "machine.json"
+    command = [sys.executable, "-m", "offload_runtime", "check", "-o", str(file)]
+    variables = {**os.environ, "COMFYUI_PATH": "", "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, cwd=ROOT, env=variables, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        assert running.stderr.readline() == "  0% disk\n"
+        running.send_signal(signal.SIGINT)
+        said = running.stderr.read()
+    assert running.returncode == 130
+    assert said.splitlines()[-1] == "stopped; nothing was kept"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_other_commands_need_no_torch() -> None:

@@ -49,32 +49,33 @@ class _Way(NamedTuple):
 def streamed_equals_resident(
     kinds: Kinds,
     device: torch.device,
-    folder: Path | None,
+    folder: Path,
     pins: Pins,
     step: Step,
-) -> list[Check]:
+) -> Iterator[Check]:
     """Compare every layer's result bit for bit, for each way to stream to a device of its own memory.
 
     Args:
         kinds: the layers; they stay on the host.
         device: the accelerator.
-        folder: where a file may be written, or None.
+        folder: where a file may be written.
         pins: pins memory where it is.
         step: called between the ways.
+
+    Raises:
+        OSError: the file cannot be written.
     """
     expected, steady = _resident(kinds, device)
     if steady is not None:
-        return [steady]
+        yield steady
+        return
     packed = PackedWeights(*pins)
-    checks = []
     for way in _from_memory(kinds, device, packed):
         step()
-        checks.append(_compared(kinds, device, way, expected))
-    if folder is not None:
-        with _in_file(kinds, folder) as weights:
-            step()
-            checks.append(_compared(kinds, device, _Way("from a file", FileTier(device, weights)), expected))
-    return checks
+        yield _compared(kinds, device, way, expected)
+    with _in_file(kinds, folder) as weights:
+        step()
+        yield _compared(kinds, device, _Way("from a file", FileTier(device, weights)), expected)
 
 
 def _from_memory(kinds: Kinds, device: torch.device, packed: PackedWeights) -> Iterator[_Way]:

@@ -113,6 +113,14 @@ def test_a_disk_that_cannot_be_told_from_memory_is_not_measured(
     assert reads.cached > 0
 
 
+def test_a_device_that_torch_cannot_time_is_not_measured_and_the_host_is(tmp_path: Path) -> None:
+    outside = Ground(torch.device("meta"), tmp_path, Pins(lambda block: False))
+    found = check_machine(outside, lambda done, name: None, SMALL)
+    assert "Copies to the device were not measured, because torch has no streams for meta." in found.notes
+    assert (found.device, found.device_bytes, found.verdicts) == ("meta", 0, ())
+    assert found.memory
+
+
 class Telling(nn.Module):
     """A layer that computes with its own weight something else than with a copy of it."""
 
