@@ -131,11 +131,11 @@ def _measure(setup: Setup) -> Runs:
     model = _stack(setup.geometry)
     layers = [Layer(f"blocks.{i}", block, _operations(block)) for i, block in enumerate(model.blocks)]
     bytes_ = sum(layer.bytes for layer in layers)
-    rest = [m for m in (model.norm, model.head) if m is not None]
-    given = torch.randn(1, setup.geometry.tokens, setup.geometry.hidden).to(setup.geometry.dtype)
-    for module in rest:
+    for module in filter(None, (model.norm, model.head)):
         module.to(setup.device)
-    given = given.to(setup.device)
+    given = (
+        torch.randn(1, setup.geometry.tokens, setup.geometry.hidden).to(setup.geometry.dtype).to(setup.device)
+    )
     outputs, times, slots, peaks = [], {}, 0, {}
     for way in ("pinned", "pageable"):
         setup.step()

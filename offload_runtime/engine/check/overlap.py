@@ -11,6 +11,9 @@ from ..lane import Event, Lane
 from .link import Step
 from .stopwatch import Stopwatch
 
+_TRIED = 8
+"""Multiplications that are timed to know how long one takes."""
+
 
 @dataclass(frozen=True)
 class Overlap:
@@ -37,14 +40,7 @@ def overlaps(block: torch.Tensor, there: torch.Tensor, side: int, step: Step, *,
         step: called between measurements.
         pinned: whether the block is; if not, a thread of its own copies it, as the streamer's does.
     """
-    device = there.device
-    watch, lane = Stopwatch(device), Lane(device)
-    # Nothing of the values matters, but that they stay finite.
-    matrix = torch.full((side, side), 1 / side, dtype=torch.float16, device=device)
-    compute = _multiplications(matrix, 8)
-    watch.seconds(compute)
-    step()
-    each = watch.best(compute) / 8
+    watch, lane = Stopwatch(there.device), Lane(there.device)
 
     def work() -> None:
         there.copy_(block, non_blocking=True)
@@ -58,7 +54,7 @@ def overlaps(block: torch.Tensor, there: torch.Tensor, side: int, step: Step, *,
     watch.seconds(copy)
     step()
     alone = watch.best(copy)
-    compute = _multiplications(matrix, max(1, round(alone / each)))
+    compute = _as_long_as(alone, side, watch)
     step()
     computing = watch.best(compute)
 
@@ -73,9 +69,18 @@ def overlaps(block: torch.Tensor, there: torch.Tensor, side: int, step: Step, *,
     return Overlap(alone, computing, together)
 
 
-def _multiplications(matrix: torch.Tensor, count: int) -> Callable[[], None]:
-    def compute() -> None:
-        for _ in range(count):
-            torch.mm(matrix, matrix)
+def _as_long_as(seconds: float, side: int, watch: Stopwatch) -> Callable[[], None]:
+    """Return multiplications that take about so long."""
+    # Nothing of the values matters, but that they stay finite.
+    matrix = torch.full((side, side), 1 / side, dtype=torch.float16, device=watch.device)
 
-    return compute
+    def multiply(count: int) -> Callable[[], None]:
+        def compute() -> None:
+            for _ in range(count):
+                torch.mm(matrix, matrix)
+
+        return compute
+
+    watch.seconds(multiply(1))
+    each = watch.best(multiply(_TRIED)) / _TRIED
+    return multiply(max(1, round(seconds / each)))

@@ -19,6 +19,7 @@ class Stopwatch:
     """
 
     def __init__(self, device: torch.device) -> None:
+        self.device = device
         self._clock = Clock.of(device)
         self._wait: Callable[[], Any] = lambda: None
         if self._clock is None:
