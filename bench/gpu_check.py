@@ -21,8 +21,9 @@ from typing import Any
 
 import torch
 
+from offload_runtime.engine.check import T5_LIKE, Check, Setup, cuda_pins, engine_checks
+
 from .gpu_dynamic import PAGE, ROOM, native_checks, prompt_checks
-from .gpu_engine import T5_LIKE, Check, Setup, engine_checks
 
 
 def why_not() -> str | None:
@@ -38,35 +39,9 @@ def table(part: str, checks: Sequence[Check]) -> str:
     return "\n".join([f"== {part}", *lines])
 
 
-def clock(run: Callable[[], object]) -> float:
-    """Return the milliseconds that something takes on the GPU."""
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    run()
-    torch.cuda.synchronize()
-    return (time.perf_counter() - start) * 1e3
-
-
-def peak() -> int:
-    """Return the most bytes that torch has allocated on the GPU since this was last asked."""
-    most = torch.cuda.max_memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    return most
-
-
-def pin(block: torch.Tensor) -> bool:
-    """Pin memory where it is, as ComfyUI does."""
-    return int(torch.cuda.cudart().cudaHostRegister(block.data_ptr(), block.nbytes, 0)) == 0
-
-
-def unpin(block: torch.Tensor) -> None:
-    """Undo that."""
-    torch.cuda.cudart().cudaHostUnregister(block.data_ptr())
-
-
 def engine() -> list[Check]:
     """Check the engine."""
-    return engine_checks(Setup(torch.device("cuda", 0), T5_LIKE, clock, peak, pin, unpin))
+    return engine_checks(Setup(torch.device("cuda", 0), T5_LIKE, cuda_pins()))
 
 
 def dynamic() -> list[Check] | str:

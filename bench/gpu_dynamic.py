@@ -6,10 +6,8 @@ from typing import Any
 
 import torch
 
-from tests.sim.crosscheck.standins import Geometry
+from offload_runtime.engine.check import Check, Geometry, randomize
 from tests.sim.prompt_change import Encoder, Workflow
-
-from .gpu_engine import Check, randomize
 
 PAGE = 32 << 20
 PROMPTS = 3

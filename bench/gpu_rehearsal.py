@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable
 
 import torch
 
+from offload_runtime.engine.check import Check, Geometry, Pins, Setup, engine_checks
 from tests.sim import Accelerator
 from tests.sim.aimdo import vbar
 from tests.sim.comfyui import ComfyUI
-from tests.sim.crosscheck.standins import Geometry
 
 from .gpu_check import table
 from .gpu_dynamic import PAGE, ROOM, native_checks, prompt_checks
-from .gpu_engine import Check, Setup, engine_checks
 
 SMALL = Geometry(1024, 8, 2048, 6, 64, gated=True, bias=False)
 
@@ -27,20 +25,7 @@ SMALL = Geometry(1024, 8, 2048, 6, 64, gated=True, bias=False)
 def engine() -> list[Check]:
     """Check the engine on small layers, by the card's own clock."""
     with Accelerator("rtx4090", cap=1 << 30) as sim:
-
-        def clock(run: Callable[[], object]) -> float:
-            sim.synchronize()
-            with sim.measure() as m:
-                run()
-                sim.synchronize()
-            return float(m.ms)
-
-        def peak() -> int:
-            most = sim.memory.peak
-            sim.memory.reset_peak()
-            return int(most)
-
-        return engine_checks(Setup(sim.device, SMALL, clock, peak, sim.pin))
+        return engine_checks(Setup(sim.device, SMALL, Pins(sim.pin)))
 
 
 def ranges() -> list[Check]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from comfy_api.latest import ComfyExtension, io
 
+from .check_machine import CheckMachineNode
 from .every_prompt import add_prompt_handler
 from .help_pages import add_help_pages
 from .loader import LoaderNode
@@ -35,4 +36,5 @@ class LayerwiseOffloadExtension(ComfyExtension):
             OtherModelsNode,
             *model_loaders(),
             PlacementReportNode,
+            CheckMachineNode,
         ]

@@ -1,8 +1,9 @@
-"""The command line of the runtime, which needs neither ComfyUI nor torch.
+"""The command line of the runtime, which needs neither ComfyUI nor torch; `check` needs torch.
 
 `python -m offload_runtime explain policy.offload.yaml --vram 12GB --components …` prints what a policy comes to.
 `python -m offload_runtime place workflow.json --policy policy.offload.yaml -o placed.json` puts our Loaders into it.
 `python -m offload_runtime report report.json -o report.svg` draws a report that ComfyUI has kept.
+`python -m offload_runtime check` measures what this machine can do, on ComfyUI's device where ComfyUI is.
 `python -m offload_runtime schema > web/policy.schema.json` exports the JSON Schema of policy files.
 """
 
@@ -14,6 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from .check_command import add_check
 from .errors import LayerwiseOffloadError, PolicyError
 from .policy import Policy, Source, SourceKind
 from .policy.described import RAM, VRAM, described_components, described_machine, read_flags
@@ -32,6 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except LayerwiseOffloadError as error:
         sys.stderr.write(f"{error}\n")
         return 1
+    except KeyboardInterrupt:
+        sys.stderr.write("stopped; nothing was kept\n")
+        return 130
     sys.stdout.write(f"{text}\n")
     return 0
 
@@ -64,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_explain(commands)
     add_place(commands)
     add_report(commands)
+    add_check(commands)
     schema = commands.add_parser("schema", allow_abbrev=False, help="print the JSON Schema of policy files")
     schema.set_defaults(run=_schema)
     return parser

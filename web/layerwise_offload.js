@@ -11,7 +11,7 @@ import { addMarks, addPolicyPanel } from "./modules/policy_node.mjs";
 import { addSearchWords } from "./modules/search.mjs";
 import { keepValuesByName } from "./modules/saved_values.mjs";
 import { loadTexts, text } from "./modules/strings.mjs";
-import { addPolicyText, addReport } from "./modules/text_nodes.mjs";
+import { addMachineCheck, addPolicyText, addReport } from "./modules/text_nodes.mjs";
 
 const PREFIX = "LayerwiseOffload_";
 /** @type {Record<string, (node: any) => void>} */
@@ -20,6 +20,7 @@ const NODES = {
   LayerwiseOffload_SetPlacement: addMarks,
   LayerwiseOffload_PlacementReport: addReport,
   LayerwiseOffload_SavePolicy: addPolicyText,
+  LayerwiseOffload_CheckMachine: addMachineCheck,
 };
 
 /** How wide a new node is, at least; the names of the last ones are long. @type {Record<string, number>} */

@@ -22,7 +22,7 @@ from ..engine.slots import why_unmovable
 from ..policy import format_bytes
 
 
-class _Pins:
+class Pins:
     """Pins the blocks of one model.
 
     Attributes:
@@ -41,7 +41,7 @@ class _Pins:
         return pinned
 
 
-def _unpin(block: torch.Tensor) -> None:
+def unpin(block: torch.Tensor) -> None:
     mm.unpin_memory(block)  # looked up now: where ComfyUI pins nothing, there need be no such function
 
 
@@ -57,10 +57,10 @@ class Masters:
 
     def __init__(self, model: weakref.ref[nn.Module]) -> None:
         self._model = model
-        self._pins = _Pins()
+        self._pins = Pins()
         self._users: weakref.WeakSet[Any] = weakref.WeakSet()
         self._hooks: list[Any] = []
-        self.weights = PackedWeights(self._pins.take, _unpin)
+        self.weights = PackedWeights(self._pins.take, unpin)
 
     @property
     def why_not_pinned(self) -> str:

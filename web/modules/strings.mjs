@@ -79,6 +79,8 @@ const TEXTS = {
   fieldUnknown: "{field} of node {id} was {value}; this version has no such field, and leaves it out.",
   reportLabel: "Placement report",
   reportEmpty: "Run the workflow: the report is taken when everything in front of this node is done.",
+  machineLabel: "Check of this machine",
+  machineEmpty: "Run the workflow: what this machine can do is measured then, in less than a minute.",
   policyLabel: "Placement policy",
   policyEmpty: "Run the workflow: the policy is shown here as a file has it.",
   details: "Details",

@@ -1,5 +1,6 @@
 // @ts-check
-// Nodes that show what a run said: the Placement Report as bars and in words, and the text of a saved policy.
+// Nodes that show what a run said: the Placement Report as bars and in words, what a check of the
+// machine found, and the text of a saved policy.
 import { addElement, element, keepMounted } from "./dom.mjs";
 import { addView, changedSince, outputOf } from "./outputs.mjs";
 import { reportPanel } from "./report_panel.mjs";
@@ -25,6 +26,12 @@ export function addReport(node) {
 /** @param {any} node */
 export function addPolicyText(node) {
   addText(node, text("policyLabel"), text("policyEmpty"), (output) => [reportText(output.text)]);
+}
+
+/** @param {any} node */
+export function addMachineCheck(node) {
+  const words = (/** @type {any} */ output) => [reportText(output.text.map(reportInLanguage))];
+  addText(node, text("machineLabel"), text("machineEmpty"), words);
 }
 
 /**

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 
-from offload_runtime.engine import Lane, Layer, Ledger, MemoryTier, PackedWeights, Stack, Streamer
-from offload_runtime.engine.units import SPARE
-from tests.sim.crosscheck.standins import Geometry, StandIn
+from ..lane import Lane
+from ..ledger import Ledger
+from ..packed import PackedWeights
+from ..stacks import Layer, Stack
+from ..streamer import Streamer
+from ..tiers import MemoryTier
+from ..units import SPARE
+from .pins import Pins, pinned_blocks
+from .stopwatch import Stopwatch
+from .transformer import Geometry, StandIn
 
 
 class Check(NamedTuple):
@@ -22,10 +29,7 @@ class Check(NamedTuple):
     holds: bool
 
 
-Clock = Callable[[Callable[[], object]], float]
-"""Runs something to its end on the device, and returns the milliseconds that took."""
-
-CHUNK = 32 << 20
+_CHUNK = 32 << 20
 
 T5_LIKE = Geometry(4096, 64, 10240, 6, 4096, gated=True, bias=False)
 """Six blocks with the dimensions of T5-XXL, 2.3 GB, and enough tokens that computing takes about as long as copying."""
@@ -33,22 +37,34 @@ T5_LIKE = Geometry(4096, 64, 10240, 6, 4096, gated=True, bias=False)
 
 @dataclass
 class Setup:
-    """What is measured, where, and by which clock.
+    """What is measured, and where.
 
     Attributes:
         device: the accelerator.
         geometry: the stack.
-        clock: how time is taken.
-        peak: returns the most bytes that were allocated on the device since it was last asked.
-        pin, unpin: pin memory where it is, and undo that.
+        pins: pins memory where it is.
+        step: called between measurements.
     """
 
     device: torch.device
     geometry: Geometry
-    clock: Clock
-    peak: Callable[[], int]
-    pin: Callable[[torch.Tensor], bool]
-    unpin: Callable[[torch.Tensor], object] = lambda block: None
+    pins: Pins
+    step: Callable[[], None] = lambda: None
+    _watch: Stopwatch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._watch = Stopwatch(self.device)
+
+    def clock(self, run: Callable[[], object]) -> float:
+        """Run something to its end on the device, and return the milliseconds that took."""
+        return self._watch.seconds(run) * 1e3
+
+    def peak(self) -> int:
+        """Return the most bytes that torch has allocated on the device since this was last asked."""
+        module: Any = torch.get_device_module(self.device)
+        most = int(module.max_memory_allocated(self.device))
+        module.reset_peak_memory_stats(self.device)
+        return most
 
 
 class Runs(NamedTuple):
@@ -68,11 +84,17 @@ class Runs(NamedTuple):
 
 
 def engine_checks(setup: Setup) -> list[Check]:
-    """Run the stack resident and streamed, and compare."""
-    runs = _measure(setup)
+    """Run the stack resident and streamed, and compare.
+
+    Raises:
+        torch.OutOfMemoryError: the device has no room for the stack.
+        MemoryError: no memory can be pinned.
+    """
+    with torch.inference_mode():
+        runs = _measure(setup)
     limit = max(runs.copy_pinned, runs.resident)
     sum_of_both = runs.copy_pageable + runs.resident
-    hidden = (sum_of_both - runs.pageable) / min(runs.copy_pageable, runs.resident)
+    hidden = min(1.0, (sum_of_both - runs.pageable) / min(runs.copy_pageable, runs.resident))
     return [
         Check("streamed and resident give the same bits", f"equal: {runs.equal}", runs.equal),
         Check(
@@ -106,39 +128,38 @@ def engine_checks(setup: Setup) -> list[Check]:
 
 
 def _measure(setup: Setup) -> Runs:
-    model = randomize(StandIn(setup.geometry))
+    model = _stack(setup.geometry)
     layers = [Layer(f"blocks.{i}", block, _operations(block)) for i, block in enumerate(model.blocks)]
     bytes_ = sum(layer.bytes for layer in layers)
-    rest = [m for m in (model.norm, model.head) if m is not None]
-    given = torch.randn(1, setup.geometry.tokens, setup.geometry.hidden).to(setup.geometry.dtype)
-    with torch.inference_mode():
-        for module in rest:
-            module.to(setup.device)
-        given = given.to(setup.device)
-        outputs, times, slots, peaks = [], {}, 0, {}
-        for way in ("pinned", "pageable"):
-            with _streamed(layers, setup, pinned=way == "pinned") as (streamer, ledger):
-                times[way], out, peaks[way] = _second_run(
-                    setup, lambda s=streamer: (s.install(), model(given))[1]
-                )
-                outputs.append(out)
-                slots = max(slots, ledger.slot_peak)
-        masters = [p.detach() for layer in layers for p in layer.module.parameters()]
-        copies = {
-            "pageable": _copy(setup, masters),
-            "ring": _copy_by_ring(setup, masters),
-            "pinned": _copy(setup, [torch.empty(_largest(layers), dtype=torch.uint8).pin_memory()])
-            * bytes_
-            / _largest(layers),
-        }
-        model.to(setup.device)
-        times["resident"], out, peaks["resident"] = _second_run(setup, lambda: model(given))
-        outputs.append(out)
+    for module in filter(None, (model.norm, model.head)):
+        module.to(setup.device)
+    given = (
+        torch.randn(1, setup.geometry.tokens, setup.geometry.hidden).to(setup.geometry.dtype).to(setup.device)
+    )
+    outputs, times, slots, peaks = [], {}, 0, {}
+    for way in ("pinned", "pageable"):
+        setup.step()
+        with _streamed(layers, setup, pinned=way == "pinned") as (streamer, ledger):
+
+            def use(streamer: Streamer = streamer) -> torch.Tensor:
+                streamer.install()
+                output: torch.Tensor = model(given)
+                return output
+
+            times[way], out, peaks[way] = _second_run(setup, use)
+            outputs.append(out)
+            slots = max(slots, ledger.slot_peak)
+    masters = [p.detach() for layer in layers for p in layer.module.parameters()]
+    copies = _copies(setup, masters, _largest(layers))
+    setup.step()
+    model.to(setup.device)
+    times["resident"], out, peaks["resident"] = _second_run(setup, lambda: model(given))
+    outputs.append(out)
     return Runs(
         resident=times["resident"],
         pinned=times["pinned"],
         pageable=times["pageable"],
-        copy_pinned=copies["pinned"],
+        copy_pinned=copies["pinned"] * bytes_ / _largest(layers),
         copy_pageable=copies["pageable"],
         copy_by_ring=copies["ring"],
         equal=all(torch.equal(o, outputs[0]) for o in outputs),
@@ -149,10 +170,22 @@ def _measure(setup: Setup) -> Runs:
     )
 
 
+def _copies(setup: Setup, masters: list[torch.Tensor], largest: int) -> dict[str, float]:
+    """Return the milliseconds of copying some weights straight and by a ring, and of one layer from pinned memory."""
+    setup.step()
+    straight = _copy(setup, masters)
+    setup.step()
+    with pinned_blocks(setup.device, setup.pins, _CHUNK, _CHUNK) as ring:
+        by_ring = _copy_by_ring(setup, masters, ring)
+    setup.step()
+    with pinned_blocks(setup.device, setup.pins, largest) as layer:
+        return {"pageable": straight, "ring": by_ring, "pinned": _copy(setup, layer)}
+
+
 @contextmanager
 def _streamed(layers: list[Layer], setup: Setup, *, pinned: bool) -> Iterator[tuple[Streamer, Ledger]]:
     ledger = Ledger()
-    tier = MemoryTier(setup.device, PackedWeights(setup.pin, setup.unpin), pinned=pinned)
+    tier = MemoryTier(setup.device, PackedWeights(*setup.pins), pinned=pinned)
     streamer = Streamer([Stack("blocks", tuple(layers))], Lane(setup.device), tier, ledger)
     streamer.pack()
     streamer.allocate()
@@ -181,15 +214,14 @@ def _copy(setup: Setup, tensors: list[torch.Tensor]) -> float:
     return min(setup.clock(copy) for _ in range(3))
 
 
-def _copy_by_ring(setup: Setup, tensors: list[torch.Tensor]) -> float:
+def _copy_by_ring(setup: Setup, tensors: list[torch.Tensor], ring: list[torch.Tensor]) -> float:
     """Return the milliseconds of copying tensors by way of two pinned chunks, the best of three times."""
     module: Any = torch.get_device_module(setup.device)
-    ring = [torch.empty(CHUNK, dtype=torch.uint8).pin_memory() for _ in range(2)]
     there = torch.empty(max(t.nbytes for t in tensors), dtype=torch.uint8, device=setup.device)
     used: list[Any] = [None, None]
 
     def copy() -> None:
-        chunks = (c for tensor in tensors for c in tensor.flatten().view(torch.uint8).split(CHUNK))
+        chunks = (c for tensor in tensors for c in torch.split(tensor.flatten().view(torch.uint8), _CHUNK))
         for number, chunk in enumerate(chunks):
             slot = number % 2
             if used[slot] is not None:
@@ -199,6 +231,14 @@ def _copy_by_ring(setup: Setup, tensors: list[torch.Tensor]) -> float:
             used[slot] = module.current_stream(setup.device).record_event()
 
     return min(setup.clock(copy) for _ in range(3))
+
+
+def _stack(geometry: Geometry) -> StandIn:
+    """Build a stack of small random weights; torch's own first values would take longer than all that is measured."""
+    with torch.inference_mode(False), torch.no_grad():
+        with torch.device("meta"):
+            model = StandIn(geometry).to(geometry.dtype)
+        return randomize(model.to_empty(device="cpu"))
 
 
 def _operations(block: torch.nn.Module) -> tuple[torch.nn.Module, ...]:
