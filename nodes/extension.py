@@ -14,6 +14,7 @@ from .placement_report import PlacementReportNode
 from .policy_files import LoadPolicyNode, SavePolicyNode
 from .routes import add_routes
 from .set_placement import SetPlacementNode
+from .timeline_route import add_timeline_route
 from .web_files import add_cache_header
 
 
@@ -23,6 +24,7 @@ class LayerwiseOffloadExtension(ComfyExtension):
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         """Return the node classes, in the order in which they are used; a running server gets the routes."""
         add_routes()
+        add_timeline_route()
         add_cache_header()
         add_help_pages()
         add_prompt_handler()

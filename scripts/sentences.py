@@ -20,7 +20,7 @@ SAYING = (
     ),
     *(f"offload_runtime/adapter/{name}.py" for name in ("applied", "backends", "capabilities", "choose")),
     *(f"offload_runtime/adapter/{name}.py" for name in ("giving_way", "hardware", "loading", "placed")),
-    *(f"offload_runtime/adapter/{name}.py" for name in ("standing", "weight_files")),
+    *(f"offload_runtime/adapter/{name}.py" for name in ("standing", "timeline", "weight_files")),
 )
 """The modules whose words get into a report; what they raise is for who calls them."""
 

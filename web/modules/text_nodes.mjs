@@ -6,6 +6,7 @@ import { reportPanel } from "./report_panel.mjs";
 import { tableOf } from "./report_table.mjs";
 import { reportInLanguage } from "./report_text.mjs";
 import { text } from "./strings.mjs";
+import { timelineButton } from "./timeline.mjs";
 
 const HEIGHT = 240;
 
@@ -18,7 +19,7 @@ export function addReport(node) {
     if (!report?.rows.length) return [said];
     const words = element("details", { open }, element("summary", {}, text("details")), reportTable(report), said);
     words.addEventListener("toggle", () => { open = words.open; });
-    return [reportPanel(report, changedSince(output)), words];
+    return [reportPanel(report, changedSince(output)), timelineButton(report.began), words];
   });
 }
 
