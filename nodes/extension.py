@@ -6,6 +6,7 @@ from comfy_api.latest import ComfyExtension, io
 
 from .every_prompt import add_prompt_handler
 from .help_pages import add_help_pages
+from .live import add_live
 from .loader import LoaderNode
 from .model_loaders import model_loaders
 from .other_loader import OtherModelsNode
@@ -25,6 +26,7 @@ class LayerwiseOffloadExtension(ComfyExtension):
         """Return the node classes, in the order in which they are used; a running server gets the routes."""
         add_routes()
         add_timeline_route()
+        add_live()
         add_cache_header()
         add_help_pages()
         add_prompt_handler()

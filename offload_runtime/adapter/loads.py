@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .. import live
 from ..engine.spans import HOST, Track
 from .record import record_of
 from .runs import current_run
@@ -38,7 +39,8 @@ def time_loads(patcher: Any, load: Callable[..., int] | None = None) -> None:
     def partially_load(*args: Any, **kwargs: Any) -> int:
         loading, moved = reference(), 0
         assert loading is not None  # its own attribute is being called
-        device = loading.load_device
+        device, uses = loading.load_device, record_of(loading.model).uses
+        uses.tell(live.LOADING, bytes=uses.bytes)
         current_run().clock(device)  # so that what the device does now has its place in time
         begin = time.perf_counter()
         try:
@@ -47,6 +49,7 @@ def time_loads(patcher: Any, load: Callable[..., int] | None = None) -> None:
             else:
                 moved = type(loading).partially_load(loading, *args, **kwargs)
         finally:
+            uses.tell()
             _note(loading.model, device, begin, int(moved))
         return moved
 

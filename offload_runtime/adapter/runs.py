@@ -133,6 +133,14 @@ class Run:
         _, since, first = self._clocks[device]
         return since + seconds_between(first, moment)
 
+    def told(self, component: str, doing: str, **more: int) -> dict[str, Any]:
+        """Return what a browser is told of what is done now; of a card, the most that was in use at a look."""
+        if not doing:
+            return {"prompt_id": self.prompt}
+        peak = self.peak
+        card = {"used": peak.used, "total": peak.total} if peak is not None else None
+        return {"prompt_id": self.prompt, "component": component, "doing": doing, "card": card, **more}
+
     @property
     def peak(self) -> Peak | None:
         """The device that the most was in use of, when that was."""

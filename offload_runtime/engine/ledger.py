@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -11,6 +12,10 @@ import torch
 from .clock import Intervals, Stamp
 from .lane import Told
 from .spans import HOST, Spans, Track
+
+
+def _nobody(number: int, count: int) -> None:
+    """Hear nothing."""
 
 
 @dataclass(eq=False)
@@ -26,6 +31,7 @@ class Ledger:
         waiting: how long computing has waited for what was to be copied, in the last run.
         component: the name of the component.
         spans: where what happens in this run is noted by name, if it is.
+        on_layer: called when a layer begins to compute, with its number and how many there are.
     """
 
     moved: Counter[str] = field(default_factory=Counter)
@@ -36,6 +42,7 @@ class Ledger:
     waiting: Intervals = field(default_factory=Intervals)
     component: str = ""
     spans: Spans | None = None
+    on_layer: Callable[[int, int], None] = _nobody
     _before: tuple[int, int] = (0, 0)
 
     @property

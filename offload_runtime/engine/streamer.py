@@ -246,6 +246,8 @@ class Streamer:
         occupant.started = self._lane.stamp()
         if begin is not None:  # else nothing was waited for
             self._ledger.waiting.add(begin, occupant.started)
+        if index < self._units.layers:
+            self._ledger.on_layer(index + 1, self._units.layers)
         any(map(setitem, *occupant.exchange))
         try:
             return forward(*args, **kwargs)

@@ -108,6 +108,9 @@ const TEXTS = {
   savedTimeline: "Timeline saved",
   savedTimelineHow: "{file}: open it at ui.perfetto.dev or chrome://tracing.",
   noTimeline: "There is no timeline",
+  liveLoading: "Loading {component} ({size})",
+  liveStreaming: "{component}: layer {layer} of {layers}, {moved} copied",
+  liveComputing: "{component} computes",
   tableCaption: "What was asked, what the live models do, and why",
 };
 
