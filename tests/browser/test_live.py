@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import pytest
@@ -10,12 +11,13 @@ from playwright.sync_api import Locator, expect
 
 REPORT, LATENT = "LayerwiseOffload_PlacementReport", "EmptySD3LatentImage"
 PATIENCE = 60_000
+_WIDTHS = itertools.count(160, 16)  # what has run before comes from the cache
 
 
 @pytest.fixture
 def line(comfy: ComfyPage, decoding: dict[str, str]) -> Locator:
     """The line of a report whose run takes some seconds."""
-    comfy.set_widget(decoding[LATENT], "width", 256)
+    comfy.set_widget(decoding[LATENT], "width", next(_WIDTHS))
     comfy.center_on(decoding[REPORT])
     found = comfy.page.locator(".lwo-frame:has([aria-label='Placement report']) .lwo-live")
     expect(found).to_be_hidden()
@@ -31,6 +33,7 @@ def test_a_run_says_what_is_done_until_the_report_is_there(comfy: ComfyPage, lin
         }"""
     )
     expect(line).to_have_text(re.compile(r"vae: layer \d+ of \d+, [\d.]+ [KMG]B copied"), timeout=PATIENCE)
+    comfy.screenshot("live")
     panel = comfy.page.get_by_role("region", name="Placement report")
     expect(panel.locator("[data-component=vae]")).to_be_visible(timeout=PATIENCE)
     expect(line).to_be_hidden()
