@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from offload_runtime.engine import Lane, Layer, Ledger, MemoryTier, PackedWeights, Stack, Streamer
+from offload_runtime.engine.spans import Spans
 
 CPU, HOST = torch.device("cpu"), torch.float16
 GIVEN, MASK = torch.ones(1, 8), torch.ones(1, 8)
@@ -88,7 +89,9 @@ def stream(layers: Sequence[nn.Module]) -> Streamer:
     """Let our engine run some layers, those in half precision out of slots."""
     host = HalfPrecisionOnHost(CPU, PackedWeights(lambda block: False))
     stack = Stack("blocks", tuple(Layer(f"blocks.{i}", layer) for i, layer in enumerate(layers)))
-    streamer = Streamer([stack], Lane(CPU), host, Ledger())
+    ledger = Ledger()
+    ledger.begin_run(Spans())
+    streamer = Streamer([stack], Lane(CPU), host, ledger)
     streamer.pack()
     streamer.allocate()
     streamer.install()

@@ -5,6 +5,7 @@
     │   └── StrictPolicyError  it is understood, cannot be had on this machine, and the policy is strict
     ├── AttachError            what they asked for cannot be attached to this model
     ├── IncompatibleError      this ComfyUI lacks what the pack cannot do without
+    ├── TimelineError          there is no timeline of a run
     ├── WorkflowError          a workflow file cannot be understood
     ├── ReportError            a report that was kept cannot be read or drawn
     ├── LayerStoreError        weights cannot be written to where they could be read from again
@@ -61,3 +62,7 @@ class ReportError(LayerwiseOffloadError, ValueError):
 
 class WorkflowError(LayerwiseOffloadError, ValueError):
     """A workflow or a prompt cannot be understood."""
+
+
+class TimelineError(LayerwiseOffloadError):
+    """There is no timeline of a run."""

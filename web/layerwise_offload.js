@@ -5,6 +5,7 @@ import { app } from "../../scripts/app.js";
 import { addStyle, widen } from "./modules/dom.mjs";
 import { loadIntoView, watchDrops } from "./modules/drop.mjs";
 import { translateErrors } from "./modules/errors.mjs";
+import { watchLive } from "./modules/live.mjs";
 import { rememberLastRun, repaint, watchChanges } from "./modules/outputs.mjs";
 import { placeWorkflow, removePlacement } from "./modules/placing.mjs";
 import { addMarks, addPolicyPanel } from "./modules/policy_node.mjs";
@@ -76,6 +77,7 @@ app.registerExtension({
     addStyle();
     watchDrops();
     watchChanges();
+    watchLive();
   },
   nodeCreated(/** @type {any} */ node) {
     if (!node.comfyClass?.startsWith(PREFIX)) return;

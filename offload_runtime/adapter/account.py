@@ -19,6 +19,7 @@ from ..engine import parameter_bytes
 from ..engine.stacks import buffer_bytes
 from ..log import debug
 from . import debug_lines
+from .loads import time_loads
 from .loose import loose_bytes
 from .pressure import Pressure
 from .progress import progress
@@ -63,6 +64,7 @@ def account_for_slots(
     account = Account(patcher, attachment, budget, lean, cost, before)
     for name in OVERRIDES:
         patcher.__dict__[name] = getattr(account, name)
+    time_loads(patcher, account.partially_load)
     return account
 
 

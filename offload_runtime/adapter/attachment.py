@@ -20,6 +20,8 @@ from .account import OVERRIDES
 from .contacts import Group, missing, missing_on
 from .embedding import HostEmbeddings
 from .guard import Guard
+from .handles import is_dynamic
+from .loads import time_loads
 from .loose import loose_tensors
 from .record import record_of
 from .watching import Watch
@@ -28,7 +30,13 @@ KEY = "layerwise_offload"
 
 
 class Carried(Protocol):
-    """What a patcher can carry."""
+    """What a patcher can carry.
+
+    Attributes:
+        component: the name of what somebody placed, or "" for what is left to ComfyUI.
+    """
+
+    component: str
 
     def inject(self, patcher: Any) -> None:
         """Hear that the patcher is loaded now."""
@@ -148,6 +156,8 @@ def attach(patcher: Any, attachment: Carried, on_clone: Callable[[Any, Any], obj
         failed = left.skip_injection  # in the middle of a load that fails; ComfyUI injects all the same
         attachment.on_detach(left, unpatch_all)
 
+    if attachment.component and not is_dynamic(patcher):
+        time_loads(patcher)
     patcher.set_injections(KEY, [PatcherInjection(inject, eject)])
     patcher.add_callback_with_key(CallbacksMP.ON_CLONE, KEY, on_clone)
     patcher.add_callback_with_key(CallbacksMP.ON_DETACH, KEY, on_detach)
@@ -161,6 +171,7 @@ class Nothing:
     """
 
     def __init__(self, component: str = "") -> None:
+        self.component = component
         self._line = load_lines.LoadLine(component) if component else None
 
     def inject(self, patcher: Any) -> None:

@@ -27,6 +27,7 @@ from .dynamic_order import PageWish, Place
 from .dynamic_pages import PAGE, allowed_bytes, needed_pages, range_of, resident_bytes, stray_pages
 from .embedding import HostEmbeddings
 from .handles import Handle, is_dynamic
+from .loads import note_paged_load
 from .watching import Watch
 
 
@@ -65,6 +66,7 @@ class Attached:
         if len(self.place.tables) > len(before) and _tables_leave(self.place):
             self.place.drop_tables()  # once; others need that room at every use
         self.place.loaded()
+        note_paged_load(patcher.model)
         self.place.watch()
         self._watch.install()
         self._embeddings.install()

@@ -37,7 +37,7 @@ class Placed:
         self._ledger = ledger
         self._model = weakref.ref(model)
         self._node = node
-        record_of(model).uses.ledgers.add(ledger)
+        record_of(model).uses.placed_as(facts.name, facts.bytes, ledger)
 
     def __str__(self) -> str:
         by = f"the loader of node {self._node}" if self._node else "an earlier loader"

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from ..engine.clock import Clock, Stamp, seconds_between
+from ..engine.spans import Spans
 from .rounds import running_prompt
 
 if TYPE_CHECKING:
@@ -101,11 +102,13 @@ class Run:
         prompt: the id of its prompt, or None where ComfyUI does not say.
         began: when it began, in seconds since 1970.
         computing: the uses of the model that computed last.
+        spans: what happened when in it, by name.
     """
 
     prompt: str | None
     began: float = field(default_factory=time.time)
     computing: Uses | None = None
+    spans: Spans = field(default_factory=Spans)
     _cards: dict[torch.device, Card | None] = field(default_factory=dict)
     _clocks: dict[torch.device, tuple[Clock | None, float, Stamp]] = field(default_factory=dict)
 
@@ -118,14 +121,25 @@ class Run:
     def clock(self, device: torch.device) -> Clock | None:
         """Return what takes the time of a device, or None where torch cannot."""
         if device not in self._clocks:
-            clock, since = Clock.of(device), time.time() - self.began
-            self._clocks[device] = clock, since, clock.stamp() if clock is not None else None
+            clock, since = Clock.of(device), self.spans.now()
+            first = clock.stamp() if clock is not None else None
+            self._clocks[device] = clock, since, first
+            if first is not None:
+                self.spans.align(str(device), first)
         return self._clocks[device][0]
 
     def seconds_at(self, device: torch.device, moment: Stamp) -> float:
         """Return how long after the beginning of the run a moment was that the clock of a device took."""
         _, since, first = self._clocks[device]
         return since + seconds_between(first, moment)
+
+    def told(self, component: str, doing: str, **more: int) -> dict[str, Any]:
+        """Return what a browser is told of what is done now; of a card, the most that was in use at a look."""
+        if not doing:
+            return {"prompt_id": self.prompt}
+        peak = self.peak
+        card = {"used": peak.used, "total": peak.total} if peak is not None else None
+        return {"prompt_id": self.prompt, "component": component, "doing": doing, "card": card, **more}
 
     @property
     def peak(self) -> Peak | None:
@@ -142,5 +156,6 @@ def current_run() -> Run:
     global _run
     prompt = running_prompt()
     if prompt is not None and prompt != _run.prompt:
+        _run.spans.end()  # components that have not run since still refer to them
         _run = Run(prompt)
     return _run

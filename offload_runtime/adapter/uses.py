@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import time
 import weakref
+from typing import Any
 
 import torch
 from torch import nn
 
+from .. import live
 from ..engine import Ledger
 from ..engine.clock import Clock, Intervals, Stamp
+from ..engine.spans import HOST, Track
 from ..policy import Measured
 from .runs import Card, Run, current_run
 
@@ -25,6 +28,8 @@ class Uses:
 
     Attributes:
         ledgers: those of its placements, which are told when a run begins.
+        component: the name that it was last placed by.
+        bytes: its size.
         run: the last run that it computed in, or None.
         computing: how long it computed in that run, waiting for weights included.
         peak: the most memory of the device that was in use while it computed in that run.
@@ -35,6 +40,7 @@ class Uses:
     def __init__(self, model: weakref.ref[nn.Module]) -> None:
         self._model = model
         self.ledgers: weakref.WeakSet[Ledger] = weakref.WeakSet()
+        self.component, self.bytes = "", 0
         self.run: Run | None = None
         self.computing = Intervals()
         self.peak = 0
@@ -45,7 +51,18 @@ class Uses:
         self._card: Card | None = None
         self._outer: tuple[Run, object] | None = None
         self._begin: Stamp | None = None
+        self._called = 0.0  # when the host began the call
         self._looked, self._looked_at = True, 0.0
+
+    def placed_as(self, component: str, size: int, ledger: Ledger) -> None:
+        """Hear of a placement, and let its ledger note what happens in the run that goes on."""
+        self.component, self.bytes = component, size
+        ledger.component = component
+        self.ledgers.add(ledger)
+        reference = weakref.ref(ledger)
+        ledger.on_layer = lambda number, count: self._tell_layer(reference, number, count)
+        if self.run is not None:
+            ledger.spans = self.run.spans
 
     def begin(self, who: object, device: torch.device) -> None:
         """Hear that a call begins, unless it is inside of another one."""
@@ -58,22 +75,52 @@ class Uses:
         if run.computing is not self:
             self._take_turn(run)
         if self._clock is not None:
+            self._called = time.perf_counter()
             self._begin = self._clock.stamp()
             self.first = self.first if self.first is not None else self._begin
+        self.tell(live.COMPUTING)
 
     def end(self, who: object) -> None:
         """Hear that a call ends."""
         if self._outer is None or self._outer[1] is not who:
             return
         self._outer = None
+        self.tell()
         if self._clock is not None:
             self.last = self._clock.stamp()
             self.computing.add(self._begin, self.last)
+            self._note()
         count, now = self.computing.count, time.perf_counter()
         self._looked = not count & (count - 1) or now - self._looked_at > _OFTEN
         if self._looked:
             self._looked_at = now
             self.look()
+
+    def tell(self, doing: str = "", **more: int) -> None:
+        """Tell whoever watches the run what is done for this model now; nothing by default."""
+        if live.is_heard():
+            live.tell(lambda: current_run().told(self.component, doing, **more))
+
+    def _tell_layer(self, ledger: weakref.ref[Ledger], number: int, count: int) -> None:
+        if not live.is_heard():
+            return
+
+        def told() -> dict[str, Any]:
+            of = ledger()
+            moved = of.moved_in_run if of is not None else 0
+            more = {"layer": number, "layers": count, "moved": moved}
+            return current_run().told(self.component, live.STREAMING, **more)
+
+        live.tell(told)
+
+    def _note(self) -> None:
+        """Note the call that ends: on the device, and on the host where that runs ahead of it."""
+        run = self.run
+        assert run is not None
+        run.spans.add(Track.COMPUTE, str(self._device), self.component, "", self._begin, self.last)
+        if self._device.type != "cpu":
+            now = time.perf_counter()
+            run.spans.add(Track.CALL, HOST, self.component, "", self._called, now)
 
     def look(self) -> None:
         """Take the most memory that was in use since the last look as that of this model."""
@@ -120,4 +167,4 @@ class Uses:
         self.run, self._device, self._clock, self._card = run, device, run.clock(device), run.card(device)
         self.computing, self.peak, self.first, self.last = Intervals(), 0, None, None
         for ledger in self.ledgers:
-            ledger.begin_run()
+            ledger.begin_run(run.spans)

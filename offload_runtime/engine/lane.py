@@ -7,6 +7,7 @@ so there every event is None.
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,12 +20,20 @@ from .clock import Clock, Stamp
 Event = Any
 """An event of the device's own kind, None for "already so", or a `Future` of either."""
 
+Told = Callable[[Stamp, Stamp, float], None]
+"""Hears when a copy began and ended, and since when (`time.perf_counter()`) the host was at it."""
+
+
+def _nobody(begin: Stamp, end: Stamp, asked: float) -> None:
+    """Hear nothing."""
+
 
 class Lane:
     """Copies to one device on a stream of their own; shared by all components that stream to it."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
+        self.name = str(device)
         self._module = torch.get_device_module(device) if device.type != "cpu" else None
         self._copies = self._module.Stream(device) if self._module is not None else None
         self._clock = Clock(device)
@@ -33,29 +42,36 @@ class Lane:
             None
         )  # what the worker was given last, unless that is done
 
-    def copy(self, after: tuple[Event, ...], work: Callable[[], None]) -> Event:
+    def copy(self, after: tuple[Event, ...], work: Callable[[], None], told: Told = _nobody) -> Event:
         """Queue `work` on the copy stream behind some events; return the event of its end."""
+        asked = time.perf_counter()
         if self._module is None or self._copies is None:
             work()
+            told(asked, self.stamp(), asked)
             return None
         for event in map(_end_of, after):
             if event is not None:
                 self._copies.wait_event(event)
         with self._module.stream(self._copies):
+            begin = self._clock.stamp()
             work()
-        return self._copies.record_event()
+            end = self._clock.stamp()
+        told(begin, end, asked)
+        return end
 
-    def copy_in_background(self, after: tuple[Event, ...], work: Callable[[], None]) -> Event:
+    def copy_in_background(
+        self, after: tuple[Event, ...], work: Callable[[], None], told: Told = _nobody
+    ) -> Event:
         """Do the same on a thread of its own: a copy from pageable memory holds whoever asks for it.
 
         An error of `work` is raised where its event is waited for.
         """
         if self._module is None:
-            return self.copy(after, work)
+            return self.copy(after, work, told)
         if self._worker is None:
             self._worker = ThreadPoolExecutor(1, "layerwise-offload")
             weakref.finalize(self, self._worker.shutdown, wait=False)
-        arrived = self._worker.submit(self.copy, after, work)
+        arrived = self._worker.submit(self.copy, after, work, told)
         self._latest = weakref.ref(arrived)
         return arrived
 
@@ -91,7 +107,7 @@ class Lane:
 
     def mark(self) -> Event:
         """Return the event of everything that compute has queued so far."""
-        return self._compute().record_event() if self._module is not None else None
+        return self.stamp() if self._module is not None else None
 
     def settle(self) -> None:
         """Let the host wait for all copies: masters may be written then, and the memory of slots given back."""

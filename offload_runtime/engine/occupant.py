@@ -16,6 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from .clock import Stamp
 from .lane import Event
 from .parts import bytes_as_stored
 from .resting import address
@@ -57,6 +58,7 @@ class Occupant:
         released: after this event they may be overwritten.
         exchange, restore: the arguments of `setitem` that put the weights in the slots, or the masters, into the
             modules. Mapped at once, no bytecode runs between two of them, so no signal handler can raise there.
+        started: when what runs in it began to compute; None while nothing does.
         displaced: whether a unit that this one called has taken the memory; only while it runs.
     """
 
@@ -67,6 +69,7 @@ class Occupant:
     region: Region
     arrived: Event = None
     released: Event = None
+    started: Stamp | None = None
     displaced: bool = False
     exchange: Columns = field(init=False)
     restore: Columns = field(init=False)
@@ -80,6 +83,11 @@ class Occupant:
         self._masters = masters_of(self.exchanges)
         self._counted = list(filter(_is_counted, self._masters))
         self._state = list(map(address, self._masters)), list(map(_writes, self._counted))
+
+    @property
+    def masters(self) -> Sequence[torch.Tensor]:
+        """The masters, part by part."""
+        return self._masters
 
     def is_current(self) -> bool:
         """Tell whether its weights are those that were copied: somebody may have replaced or written some."""

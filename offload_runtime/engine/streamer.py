@@ -32,8 +32,9 @@ from .profiling import named
 from .schedule import Fetch, Region
 from .scratch import scratch
 from .slots import Slots, layout_of, packed_bytes
+from .spans import Track
 from .stacks import Layer, Stack, is_compiled, stack_layers
-from .tiers import FileTier, Tier
+from .tiers import FileTier, MemoryTier, Tier
 from .trace import Trace
 from .units import Units, room_to_split_for, streamable
 from .wrapper import unwrap, wrap, wrapped_by, wrapper_of
@@ -244,12 +245,14 @@ class Streamer:
             self.on_elsewhere(elsewhere)
         if occupant is None or nested:
             return forward(*args, **kwargs)
-        if begin is not None:  # the copy was made meanwhile
-            self._ledger.waiting.add(begin, self._lane.stamp())
-        elif not self._lane.has_come(occupant.arrived):
+        if begin is None and not self._lane.has_come(occupant.arrived):
             begin = self._lane.stamp()
             self._wait(index, occupant)
-            self._ledger.waiting.add(begin, self._lane.stamp())
+        occupant.started = self._lane.stamp()
+        if begin is not None:  # else nothing was waited for
+            self._ledger.waiting.add(begin, occupant.started)
+        if index < self._units.layers:
+            self._ledger.on_layer(index + 1, self._units.layers)
         any(map(setitem, *occupant.exchange))
         try:
             return forward(*args, **kwargs)
@@ -286,6 +289,10 @@ class Streamer:
         any(map(setitem, *occupant.restore))
         occupant.released = self._lane.mark()
         del self._running[index]
+        started, occupant.started = occupant.started, None
+        if started is not None:
+            end = occupant.released or self._lane.stamp()
+            self._ledger.note(Track.COMPUTE, self._lane.name, self._units.names[index], started, end)
 
     def _come_back(self, index: int) -> None:
         """Copy a unit that runs again, to where it was, if one that it called has taken the memory."""
@@ -300,8 +307,11 @@ class Streamer:
                 self._evict(self._areas.claim(index, occupant.region))
                 self._held[index] = occupant
                 after += [event for left, event in self._leaving if left.overlaps(occupant.region)]
-            with named("copy again", self._units.names[index]):
-                occupant.arrived = self._lane.copy(tuple(after), occupant.copy_again)
+            name, moved = self._units.names[index], sum(master.nbytes for master in occupant.masters)
+            told = self._ledger.copy_of(name, self._lane.name, moved, self._source(None))
+            with named("copy again", name):
+                occupant.arrived = self._lane.copy(tuple(after), occupant.copy_again, told)
+            self._ledger.record_move(self._tier.name, moved)
             self._lane.wait(occupant.arrived)
             self._torn = occupant.displaced = False
 
@@ -375,12 +385,20 @@ class Streamer:
 
         background = self._ahead and self._tier.blocks_the_host(block)
         queue = self._lane.copy_in_background if background else self._lane.copy
+        moved = sum(master.nbytes for master in masters)
+        told = self._ledger.copy_of(name, self._lane.name, moved, self._source(block), background=background)
         with named("ask for", name):  # most profilers record this thread only, and not one that copies
-            occupant.arrived = queue(after, transfer)
+            occupant.arrived = queue(after, transfer, told)
         self._tier.finish(masters)
-        self._ledger.record_move(self._tier.name, sum(master.nbytes for master in masters))
+        self._ledger.record_move(self._tier.name, moved)
         self._held[fetch.layer] = occupant
         return occupant
+
+    def _source(self, block: torch.Tensor | None) -> str:
+        """Say where masters are copied from."""
+        if self._tier.name != MemoryTier.name:
+            return self._tier.name
+        return "memory" if self._tier.blocks_the_host(block) else "pinned memory"
 
     def _evict(self, units: Iterable[int]) -> None:
         """Let units give way to another; those that run come back before they go on."""

@@ -329,7 +329,7 @@ def test_an_error_of_a_background_copy_is_raised_by_the_layer_that_needs_it(
     streamer, _ = stream(sim, model, pinned=False)
     copy = Lane.copy
 
-    def fail(self: Lane, after: object, work: object) -> object:
+    def fail(self: Lane, *_: object) -> object:
         monkeypatch.setattr(Lane, "copy", copy)
         raise RuntimeError("the host memory is gone")
 

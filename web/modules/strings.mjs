@@ -105,6 +105,14 @@ const TEXTS = {
   waitedFor: "{time} of it waiting for weights",
   didNotWait: "transfers did not hold it up",
   when: "When",
+  saveTimeline: "Save timeline",
+  saveTimelineHow: "Save what this run loaded, copied and computed when, as a file that ui.perfetto.dev opens",
+  savedTimeline: "Timeline saved",
+  savedTimelineHow: "{file}: open it at ui.perfetto.dev or chrome://tracing.",
+  noTimeline: "There is no timeline",
+  liveLoading: "Loading {component} ({size})",
+  liveStreaming: "{component}: layer {layer} of {layers}, {moved} copied",
+  liveComputing: "{component} computes",
   tableCaption: "What was asked, what the live models do, and why",
 };
 

@@ -2,25 +2,28 @@
 // Nodes that show what a run said: the Placement Report as bars and in words, what a check of the
 // machine found, and the text of a saved policy.
 import { addElement, element, keepMounted } from "./dom.mjs";
+import { addLive } from "./live.mjs";
 import { addView, changedSince, outputOf } from "./outputs.mjs";
 import { reportPanel } from "./report_panel.mjs";
 import { tableOf } from "./report_table.mjs";
 import { reportInLanguage } from "./report_text.mjs";
 import { text } from "./strings.mjs";
+import { timelineButton } from "./timeline.mjs";
 
 const HEIGHT = 240;
 
 /** @param {any} node */
 export function addReport(node) {
   let open = false; // the next report is shown as this one is
-  addText(node, text("reportLabel"), text("reportEmpty"), (output) => {
+  const frame = addText(node, text("reportLabel"), text("reportEmpty"), (output) => {
     const report = output.placement_report?.at(-1);
     const said = reportText(output.text.map(reportInLanguage));
     if (!report?.rows.length) return [said];
     const words = element("details", { open }, element("summary", {}, text("details")), reportTable(report), said);
     words.addEventListener("toggle", () => { open = words.open; });
-    return [reportPanel(report, changedSince(output)), words];
+    return [reportPanel(report, changedSince(output)), timelineButton(report.began), words];
   });
+  addLive(node, frame);
 }
 
 /** @param {any} node */
@@ -40,6 +43,7 @@ export function addMachineCheck(node) {
  * @param {string} label its name for screen readers
  * @param {string} empty what it says before a run
  * @param {(output: any) => HTMLElement[]} parts what it shows of an output, from top to bottom
+ * @returns {HTMLElement} what is around it
  */
 function addText(node, label, empty, parts) {
   const area = element("div", {
@@ -60,6 +64,7 @@ function addText(node, label, empty, parts) {
     area.toggleAttribute("data-empty", !output?.text);
     area.replaceChildren(...(output?.text ? parts(output) : [empty]));
   });
+  return frame;
 }
 
 /** @param {string[]} lines */
