@@ -39,6 +39,7 @@ from .file_layers import FileLayers
 from .handles import Handle, free_name, is_dynamic, open_handle, patcher_in
 from .kept_dtype import keeps_dtype
 from .layer_store import Kept, keep, store_now
+from .learning import recall
 from .loose import loose_bytes, loose_weights
 from .placed import Placed, Placements
 from .record import record_of
@@ -229,6 +230,7 @@ def _component_facts(
     handle: Handle, stacks: tuple[Stack, ...], can: Capabilities, replaced: Placed | None
 ) -> ComponentFacts:
     model, record = handle.patcher.model, record_of(handle.patcher.model)
+    recall(model)
     loose = loose_bytes(model, list(stack_layers(stacks)))
     return ComponentFacts(
         name=handle.component,
@@ -244,7 +246,7 @@ def _component_facts(
         loose_bytes=loose_weights(model, list(stack_layers(stacks))),
         bytes_to_add=record.masters.bytes_to_add(stacks, record.mapped),
         on_cpu=mm.is_device_cpu(handle.patcher.load_device),
-        passes=record.trace.passes,
+        passes=record.passes,
         activation_bytes=record.demand,
         can=can,
         spread=devices_of(model),

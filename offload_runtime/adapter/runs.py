@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -136,11 +136,16 @@ class Run:
 
 _run = Run(None)
 
+when_over: list[Callable[[Run], None]] = []
+"""Called with each run that is over, when the next one begins."""
+
 
 def current_run() -> Run:
     """Return the run that goes on; what nobody names a prompt for is taken for the one before."""
     global _run
     prompt = running_prompt()
     if prompt is not None and prompt != _run.prompt:
-        _run = Run(prompt)
+        over, _run = _run, Run(prompt)
+        for tell in when_over:
+            tell(over)
     return _run

@@ -30,7 +30,7 @@ def watch_sampling(patcher: Any) -> None:
 
 def _note(prepare: Any, model: Any, noise_shape: Any, conds: Any, *args: Any, **kwargs: Any) -> Any:
     asked, _ = sampler_helpers.estimate_memory(model, noise_shape, conds)
-    record_of(model.model).note_demand(asked)
+    record_of(model.model).note_demand(asked, noise_shape)
     return prepare(model, noise_shape, conds, *args, **kwargs)
 
 

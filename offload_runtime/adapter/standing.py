@@ -92,4 +92,4 @@ def _learnt(placed: Placed) -> ComponentFacts:
     if model is None:
         return placed.facts
     record = record_of(model)
-    return replace(placed.facts, passes=record.trace.passes, activation_bytes=record.demand)
+    return replace(placed.facts, passes=record.passes, activation_bytes=record.demand)

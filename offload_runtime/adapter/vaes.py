@@ -65,7 +65,7 @@ class _Noting:
     def __call__(self, shape: Any, *args: Any, **more: Any) -> Any:
         model, asked = self._model(), self._estimate(shape, *args, **more)
         if model is not None:
-            record_of(model).note_demand(asked)
+            record_of(model).note_demand(asked, shape, self._kind)
             if len(shape) == 5:
                 record_of(model).frames[self._kind] = shape[2]
         return asked

@@ -25,6 +25,7 @@ class Measured:
         moved_bytes: bytes that were copied into layer slots.
         layer_runs: layer calls that ran under the engine.
         peak_bytes: the most memory of the device that was in use while it computed; 0 where nobody counts.
+        predicted: the seconds of computing that earlier runs let expect, or None where none was comparable.
     """
 
     in_this_run: bool
@@ -35,6 +36,7 @@ class Measured:
     moved_bytes: int
     layer_runs: int
     peak_bytes: int
+    predicted: float | None = None
 
     def says(self) -> Iterator[str]:
         """Yield what a person wants to know, as clauses."""
@@ -42,6 +44,8 @@ class Measured:
             yield "not used in this run, and before that"
         if self.moments is not None:
             yield f"computed for {format_seconds(self.computing)}"
+            if self.predicted is not None:
+                yield f"predicted {format_seconds(self.predicted)}"
             if self.layer_runs:
                 yield self._waited()
         if self.layer_runs:
