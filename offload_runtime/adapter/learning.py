@@ -89,7 +89,7 @@ runs.when_over.append(learn)
 def _lesson(record: Record, run: runs.Run) -> Lesson:
     uses, model = record.uses, record.uses.model
     size = parameter_bytes(model) if model is not None else 0
-    lesson = Lesson(run.began, size, record.passes, record.demands, uses.times)
+    lesson = Lesson(run.began, size, record.passes, record.demands, uses.known)
     took = None if uses.failed else uses.took()
     return lesson.with_time(took) if took is not None else lesson
 

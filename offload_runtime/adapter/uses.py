@@ -35,6 +35,7 @@ class Uses:
         last: when it was done.
         way: how it is placed, in words.
         times: what its runs took, those before ComfyUI was started included.
+        known: the same before the last run.
         failed: whether it ran out of memory in that run.
     """
 
@@ -49,8 +50,9 @@ class Uses:
         self.way = ""
         self.times: tuple[Timed, ...] = ()
         self.failed = False
-        self._known: tuple[Timed, ...] = ()  # what they took before the last run
+        self.known: tuple[Timed, ...] = ()
         self._resident = 0  # bytes of the model that were on the device when it began
+        self._first_run: Run | None = None
         self._inputs: tuple[Run, set[str]] | None = None
         self._device = torch.device("cpu")
         self._clock: Clock | None = None
@@ -154,20 +156,22 @@ class Uses:
             computing=self.computing.seconds,
             waiting=sum(ledger.waiting.seconds for ledger in self.ledgers),
             moved=sum(ledger.moved_in_run for ledger in self.ledgers),
+            first=self._first_run is self.run,
             at=self.run.began,
         )
 
     def _predicted(self) -> float | None:
         """Return how long the last run should have taken, by what was known before it."""
-        took, model = self.took() if self._known else None, self._model()
+        took, model = self.took() if self.known else None, self._model()
         if took is None or model is None:
             return None
-        return predicted(self._known, took, parameter_bytes(model))
+        return predicted(self.known, took, parameter_bytes(model))
 
     def _begin_run(self, run: Run, device: torch.device) -> None:
+        self._first_run = self._first_run or run
         self.run, self._device, self._clock, self._card = run, device, run.clock(device), run.card(device)
         self.computing, self.peak, self.first, self.last = Intervals(), 0, None, None
-        self._known, self._resident, self.failed = self.times, self._loaded(), False
+        self.known, self._resident, self.failed = self.times, self._loaded(), False
         for ledger in self.ledgers:
             ledger.begin_run()
 

@@ -38,6 +38,7 @@ class Timed:
         computing: seconds from the beginning of each call to its end on the device, summed up.
         waiting: seconds of those in which nothing was computed, because weights were still on their way.
         moved: the bytes that were copied into slots.
+        first: whether it was the first run since ComfyUI was started: files are read then, and memory is pinned.
         at: when, in seconds since 1970.
     """
 
@@ -48,11 +49,12 @@ class Timed:
     computing: float
     waiting: float
     moved: int
+    first: bool
     at: float
 
-    def kind(self, size: int) -> tuple[str, str, int, int]:
+    def kind(self, size: int) -> tuple[str, str, bool, int, int]:
         """Return what is the same for all uses of a component, of so many bytes, that should take as long."""
-        return self.resolution, self.way, self.calls, int(self.resident / max(1, size) / ALIKE)
+        return self.resolution, self.way, self.first, self.calls, int(self.resident / max(1, size) / ALIKE)
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,18 @@ class Lesson:
     times: tuple[Timed, ...] = ()
 
     def with_time(self, took: Timed) -> Lesson:
-        """Return the same with what one more use took, in place of one that was alike."""
+        """Return the same with what one more run took: the mean of that and of those before that were alike.
+
+        No two runs are the same: which layers are still there from the last one differs. The last one counts half.
+        """
+        like = (one for one in self.times if one.kind(self.bytes) == took.kind(self.bytes))
+        if (before := next(like, None)) is not None:
+            took = replace(
+                took,
+                computing=(took.computing + before.computing) / 2,
+                waiting=(took.waiting + before.waiting) / 2,
+                moved=(took.moved + before.moved) // 2,
+            )
         return replace(self, times=_latest((*self.times, took), self.bytes))
 
     def merged(self, other: Lesson) -> Lesson:

@@ -82,6 +82,7 @@ def _is_tuple(value: object) -> bool:
 
 _IS: dict[str, Callable[[object], bool]] = {
     "str": lambda value: isinstance(value, str),
+    "bool": lambda value: isinstance(value, bool),
     "int": _is_count,
     "float": _is_number,
     "int | None": lambda value: value is None or _is_count(value),

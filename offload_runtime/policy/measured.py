@@ -44,10 +44,10 @@ class Measured:
             yield "not used in this run, and before that"
         if self.moments is not None:
             yield f"computed for {format_seconds(self.computing)}"
-            if self.predicted is not None:
-                yield f"predicted {format_seconds(self.predicted)}"
             if self.layer_runs:
                 yield self._waited()
+            if self.predicted is not None:
+                yield f"predicted {format_seconds(self.predicted)}"
         if self.layer_runs:
             yield f"{format_bytes(self.moved_bytes)} moved in {self.layer_runs} layer runs"
         if self.peak_bytes:

@@ -34,9 +34,9 @@ def seconds_with(computing: float, waiting: float, moved: int, moves: int, link:
 def predicted(known: Sequence[Timed], use: Timed, size: int, passes: int | None = None) -> float | None:
     """Return the seconds that a use should take, or None where nothing like it was measured.
 
-    That of the last comparable use counts: of the same input, placed the same way, with as much of the component on the
+    That of a comparable use counts: of the same input, placed the same way, with as much of the component on the
     device. One of another number of calls counts by what each took; one that had more or less of it there is adjusted
-    by what that moves.
+    by what that moves, where that is known: of what ComfyUI brings it is not, nor what a first run costs beyond that.
 
     Args:
         known: what earlier uses took, the latest last.
@@ -44,17 +44,13 @@ def predicted(known: Sequence[Timed], use: Timed, size: int, passes: int | None 
         size: the bytes of the component.
         passes: how often its layers run in a call.
     """
-    comparable = [
-        took
-        for took in known
-        if (took.resolution, took.way) == (use.resolution, use.way) and took.calls and took.computing
-    ]
+    comparable = [took for took in known if _is_comparable(took, use, size)]
     if not comparable or not use.calls:
         return None
 
-    def distance(took: Timed) -> tuple[int, bool]:
+    def distance(took: Timed) -> tuple[int, bool, bool]:
         apart = abs(took.resident - use.resident)
-        return apart if apart > size * ALIKE else 0, took.calls != use.calls
+        return apart if apart > size * ALIKE else 0, took.first != use.first, took.calls != use.calls
 
     nearest = min(reversed(comparable), key=distance)
     seconds, waiting = nearest.computing / nearest.calls, nearest.waiting / nearest.calls
@@ -66,3 +62,10 @@ def predicted(known: Sequence[Timed], use: Timed, size: int, passes: int | None 
         return None  # ComfyUI brings what is missing, and nobody says what it waited for
     link = max(took.moved / took.computing for took in comparable)
     return use.calls * seconds_with(seconds, waiting, moved, max(0, moved + more), link)
+
+
+def _is_comparable(took: Timed, use: Timed, size: int) -> bool:
+    """Tell whether a run says anything of another one."""
+    if not took.calls or not took.computing or (took.resolution, took.way) != (use.resolution, use.way):
+        return False
+    return took.first == use.first or took.moved > 0 or took.resident >= size * (1 - ALIKE)
