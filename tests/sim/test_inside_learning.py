@@ -136,7 +136,7 @@ def test_from_the_second_run_on_what_was_predicted_is_what_is_measured(
                 # A layer that is still in its slot from the last use, or is not, is one copy less or more.
                 layer = facts.layer_bytes / max(1, facts.layers) * bool(measured.moved_bytes)
                 copy = layer / (measured.moved_bytes or 1) * measured.computing
-                apart = max(far * measured.computing, copy)
+                apart = max(far * measured.computing, 1.2 * copy)
                 assert measured.predicted == pytest.approx(measured.computing, abs=apart), where
         del workflow, placements, row, measured
         restart(comfy)
