@@ -15,13 +15,18 @@ from ..policy import CardPeak, ComponentFacts, Decision, HostBytes, PlacementRow
 from . import hardware
 from .backends import Backend, Follower
 from .learning import learn
+from .making_room import MakingRoom
 from .record import record_of
 from .runs import Peak, current_run
 from .where import bytes_by_place, host_bytes, masters_of
 
 
 class Placed:
-    """One placed component. Refers to its model weakly, so that a kept report keeps no model."""
+    """One placed component. Refers to its model weakly, so that a kept report keeps no model.
+
+    Attributes:
+        room: what is made for the workflow that it was placed in.
+    """
 
     def __init__(
         self,
@@ -38,6 +43,7 @@ class Placed:
         self._ledger = ledger
         self._model = weakref.ref(model)
         self._node = node
+        self.room: MakingRoom | None = None
         record_of(model).uses.ledgers.add(ledger)
         self._name_way()
 
@@ -150,8 +156,13 @@ class Placements:
             peaks=hardware.peaks(),
             began=run.began,
             card=self._card(run.peak) if run.peak is not None else None,
-            notes=(*dict.fromkeys(self.notes), *unused_notes(unused)),
+            notes=(*dict.fromkeys(self.notes), *self._room_notes(), *unused_notes(unused)),
         )
+
+    def _room_notes(self) -> dict[str, None]:
+        """Say for whom room is made."""
+        rooms = (p.room for p in self.placed if p.room is not None)
+        return dict.fromkeys(room.note for room in rooms if room.note)
 
     def _card(self, peak: Peak) -> CardPeak:
         """Name the models that were on a device."""

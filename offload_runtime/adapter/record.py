@@ -24,6 +24,7 @@ from .uses import Uses
 
 if TYPE_CHECKING:
     from .dynamic_order import Place
+    from .making_room import MakingRoom
 
 
 class Record:
@@ -42,6 +43,7 @@ class Record:
         frames: of a VAE: `decode` and `encode` → how many frames it was given last.
         key: what tells it from other models when lessons are kept, or "" where nothing is learnt.
         lesson: what is kept of it, or None.
+        workflows: those that it is placed in, as far as room is made for them.
         place: under dynamic VRAM, the place in line of the patcher that was loaded last.
     """
 
@@ -58,6 +60,7 @@ class Record:
         self.files: tuple[Path, ...] = ()
         self.frames: dict[str, int] = {}
         self.key = ""
+        self.workflows: weakref.WeakSet[MakingRoom] = weakref.WeakSet()
         self.lesson: Lesson | None = None
         self._demands: deque[int] = deque(maxlen=USES)
         self._place: weakref.ref[Place] | None = None

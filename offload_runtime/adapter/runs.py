@@ -81,6 +81,10 @@ class Card:
             self.peak = Peak(str(self._device), self._total, used, self._other, tuple(self._models()), who)
         return used
 
+    def beside(self, used: int) -> int:
+        """Return what of the bytes in use is neither a model, by what is there of each now, nor another program's."""
+        return max(0, used - self._other - sum(size for *_, size in self._models()))
+
     def _used_now(self) -> int:
         return self._total - int(mm.get_free_memory(self._device))
 

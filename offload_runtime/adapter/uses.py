@@ -31,6 +31,7 @@ class Uses:
         run: the last run that it computed in, or None.
         computing: how long it computed in that run, waiting for weights included.
         peak: the most memory of the device that was in use while it computed in that run.
+        need: what of that belonged to no model: what it computed with.
         first: when it began to compute in that run.
         last: when it was done.
         way: how it is placed, in words.
@@ -44,7 +45,7 @@ class Uses:
         self.ledgers: weakref.WeakSet[Ledger] = weakref.WeakSet()
         self.run: Run | None = None
         self.computing = Intervals()
-        self.peak = 0
+        self.peak = self.need = 0
         self.first: Stamp | None = None
         self.last: Stamp | None = None
         self.way = ""
@@ -101,10 +102,17 @@ class Uses:
             self._looked_at = now
             self.look()
 
+    def ran_out(self) -> None:
+        """Note that the run ended for want of memory: how long it took says nothing."""
+        self.failed = True
+
     def look(self) -> None:
         """Take the most memory that was in use since the last look as that of this model."""
-        if self._card is not None:
-            self.peak = max(self.peak, self._card.look(self._model()))
+        if self._card is None:
+            return
+        used = self._card.look(self._model())
+        if used > self.peak:
+            self.peak, self.need = used, self._card.beside(used)
 
     def _take_turn(self, run: Run) -> None:
         """Begin to compute when another model has, or none."""
@@ -171,6 +179,7 @@ class Uses:
         self._first_run = self._first_run or run
         self.run, self._device, self._clock, self._card = run, device, run.clock(device), run.card(device)
         self.computing, self.peak, self.first, self.last = Intervals(), 0, None, None
+        self.need = 0
         self.known, self._resident, self.failed = self.times, self._loaded(), False
         for ledger in self.ledgers:
             ledger.begin_run()
