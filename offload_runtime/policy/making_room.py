@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from ..errors import StrictPolicyError
 from .beside import ALONE, Beside
+from .components import Mode
 from .decision import Decision, Plan
 from .facts import ComponentFacts, MachineFacts
 from .policy import Policy
@@ -27,7 +28,8 @@ def resolve_with_room(
         StrictPolicyError: as `resolve` does where no room is made.
     """
     plain = resolve(policy, replace(machine, margin=0, ran_out=""), components, beside)
-    for part in _PARTS if machine.margin else ():
+    makes_room = machine.margin and plain.mode is not Mode.MANUAL
+    for part in _PARTS if makes_room else ():
         margin = int(machine.margin * part)
         try:
             plan = resolve(policy, replace(machine, margin=margin), components, beside)
