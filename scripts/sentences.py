@@ -19,7 +19,10 @@ SAYING = (
         for name in ("lessons", "limits", "measured", "report", "resolver", "rounds", "rules", "situation")
     ),
     *(f"offload_runtime/adapter/{name}.py" for name in ("applied", "backends", "capabilities", "choose")),
-    *(f"offload_runtime/adapter/{name}.py" for name in ("giving_way", "hardware", "loading", "placed")),
+    *(
+        f"offload_runtime/adapter/{name}.py"
+        for name in ("giving_way", "hardware", "loading", "making_room", "placed")
+    ),
     *(f"offload_runtime/adapter/{name}.py" for name in ("standing", "weight_files")),
 )
 """The modules whose words get into a report; what they raise is for who calls them."""
