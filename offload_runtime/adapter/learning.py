@@ -1,11 +1,14 @@
 """What runs teach, from one start of ComfyUI to the next: where it is kept, and when it is read and written.
 
-A lesson is taken when the next run begins, or when a report is asked for: by then everything has been computed, and
-nothing waits. It is written only where it says something new. `LAYERWISE_OFFLOAD_LEARN=off` switches it off.
+A lesson is taken when the next run begins, when a report is asked for, or when ComfyUI ends: by then everything has
+been computed, and nothing waits. It is written only where it says something new. `LAYERWISE_OFFLOAD_LEARN=off` switches
+it off.
 """
 
 from __future__ import annotations
 
+import atexit
+import functools
 import hashlib
 import os
 from pathlib import Path
@@ -52,20 +55,26 @@ def recall(model: nn.Module) -> str:
     record = record_of(model)
     if not record.key:
         record.key = _key(model)
+        _at_exit()
         lesson = store().read().models.get(record.key)
         if lesson is not None:
             record.recall(lesson)
     return record.key
 
 
-def learn(run: runs.Run) -> None:
-    """Take the lessons of a run that is over, or that a report is made of."""
+def learn(run: runs.Run, *, timed: bool = True) -> None:
+    """Take the lessons of a run that is over, or that a report is made of.
+
+    Args:
+        run: the run.
+        timed: whether its times may be asked for: that waits for what still computes.
+    """
     if not is_on():
         return
     lessons = {}
     for record in all_records():
         if record.key and record.uses.run is run:
-            lesson = _lesson(record, run)
+            lesson = _lesson(record, run, timed=timed)
             record.uses.times = lesson.times
             if record.lesson is None or _says_more(lesson, record.lesson):
                 lessons[record.key] = record.lesson = lesson
@@ -86,11 +95,17 @@ def keep_margin(key: str, margin: Margin) -> None:
 runs.when_over.append(learn)
 
 
-def _lesson(record: Record, run: runs.Run) -> Lesson:
+@functools.cache
+def _at_exit() -> None:
+    """Take the lessons of the last run when ComfyUI ends, without its times: the device may be gone by then."""
+    atexit.register(lambda: learn(runs.current_run(), timed=False))
+
+
+def _lesson(record: Record, run: runs.Run, *, timed: bool) -> Lesson:
     uses, model = record.uses, record.uses.model
     size = parameter_bytes(model) if model is not None else 0
     lesson = Lesson(run.began, size, record.passes, record.demands, uses.known)
-    took = None if uses.failed else uses.took()
+    took = uses.took() if timed and not uses.failed else None
     return lesson.with_time(took) if took is not None else lesson
 
 

@@ -122,6 +122,23 @@ def test_a_restart_knows_of_it_and_another_model_does_not(asked: list[float], ca
     assert asked[-1] == plain
 
 
+def test_what_the_last_run_taught_is_kept_when_comfyui_ends(
+    card: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_exit: list[Any] = []
+    monkeypatch.setattr("atexit.register", at_exit.append)
+    learning._at_exit.cache_clear()
+    model, _ = place("model", models.diffusion_model())
+    sample(model)
+    assert not card.exists()
+    (end,) = at_exit
+    end()
+    (lesson,) = learning.store().read().models.values()
+    assert lesson.demands
+    assert not lesson.times, "nothing is asked of a device that may be gone"
+    learning._at_exit.cache_clear()
+
+
 def test_another_error_is_none_of_it(asked: list[float], card: Path) -> None:
     model, placements = place("model", models.diffusion_model())
     hook = model.model.diffusion_model.register_forward_pre_hook(lambda *_: 1 / 0)
