@@ -16,10 +16,10 @@ from .margin import Margin
 USES = 8
 """How many uses are remembered: the one that asked for most counts, so that two sizes in turn change nothing."""
 
-TIMES = 24
+TIMES = 16
 """How many different uses of a model are remembered with what they took."""
 
-MODELS, WORKFLOWS = 256, 256
+MODELS, WORKFLOWS = 128, 128
 """How many of each are kept."""
 
 ALIKE = 1 / 64

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from offload_runtime.policy.learnt import (
     MODELS,
     TIMES,
+    USES,
     WORKFLOWS,
     Learnt,
     Lesson,
@@ -19,7 +20,7 @@ from offload_runtime.policy.learnt import (
     resolution_class,
     workflow_key,
 )
-from offload_runtime.policy.learnt_file import from_text, to_text
+from offload_runtime.policy.learnt_file import MOST_BYTES, from_text, to_text
 from offload_runtime.policy.margin import Margin
 
 SIZE = 1 << 30
@@ -155,3 +156,18 @@ def test_what_is_no_such_text_is_refused(spoilt: str) -> None:
     assert from_text(GOOD).models["m"].demands == (5,)
     with pytest.raises(ValueError, match=r"."):
         from_text(spoilt)
+
+
+def test_the_most_that_is_kept_can_be_read_again() -> None:
+    took = [
+        Timed("decode 1×1448×1448" * 2, "layerwise pinned", i << 34, 20, 1 / 3, 1 / 7, 1 << 40, True, i / 3)
+        for i in range(TIMES)
+    ]
+    lesson = Lesson(1 / 3, TIMES << 34, 7, (1 << 40,) * USES, tuple(took))
+    key = "Qwen25VLTEModel | 16584333312 | 0123456789abcdef | NVIDIA GeForce RTX 4090 24210 MB dynamic | ComfyUI 0.33.0"
+    models = {f"{key} {i}": lesson for i in range(MODELS)}
+    margins = {
+        workflow_key([f"{key} {i}", *[key] * 8]): Margin(1 / 3, 1 << 40, "vae") for i in range(WORKFLOWS)
+    }
+    kept = Learnt().merged(Learnt(models, margins))
+    assert len(to_text(kept).encode()) < MOST_BYTES / 2
