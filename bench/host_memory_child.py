@@ -139,5 +139,6 @@ def _status(name: str) -> int:
 WAYS = {"core": _core, "placed": _placed, "ours": _ours, "accelerate": _accelerate, "diffusers": _diffusers}
 
 if __name__ == "__main__":
+    os.environ["LAYERWISE_OFFLOAD_LEARN"] = "off"  # each run starts from nothing
     os.environ.setdefault("OMP_NUM_THREADS", str(len(os.sched_getaffinity(0))))
     main()

@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import hashlib
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -86,6 +87,7 @@ class _Way:
             stderr=self._errors,
             text=True,
             cwd=ROOT,
+            env={**os.environ, "LAYERWISE_OFFLOAD_LEARN": "off"},  # each way starts from nothing
         )
 
     def __enter__(self) -> _Way:

@@ -19,7 +19,10 @@ SAYING = (
         for name in ("lessons", "limits", "measured", "report", "resolver", "rounds", "rules", "situation")
     ),
     *(f"offload_runtime/adapter/{name}.py" for name in ("applied", "backends", "capabilities", "choose")),
-    *(f"offload_runtime/adapter/{name}.py" for name in ("giving_way", "hardware", "loading", "placed")),
+    *(
+        f"offload_runtime/adapter/{name}.py"
+        for name in ("giving_way", "hardware", "loading", "making_room", "placed")
+    ),
     *(f"offload_runtime/adapter/{name}.py" for name in ("machine", "standing", "timeline", "weight_files")),
     *(f"offload_runtime/{name}.py" for name in ("check/measure", "policy/machine_text")),
     *(f"offload_runtime/engine/check/{name}.py" for name in ("claims", "equality", "kinds")),

@@ -10,3 +10,6 @@ from hypothesis import settings
 settings.register_profile("same_cases", deadline=None, derandomize=True)
 settings.register_profile("other_cases", deadline=None)
 settings.load_profile("other_cases" if "LAYERWISE_SEED" in os.environ else "same_cases")
+
+# Nor on what an earlier one has taught: who wants to learn says so, and where that is kept.
+os.environ["LAYERWISE_OFFLOAD_LEARN"] = "off"

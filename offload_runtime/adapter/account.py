@@ -21,6 +21,7 @@ from ..log import debug
 from . import debug_lines
 from .loads import time_loads
 from .loose import loose_bytes
+from .out_of_memory import hear_of
 from .pressure import Pressure
 from .progress import progress
 from .record import record_of
@@ -181,7 +182,8 @@ class Account:
             self._streamer.free()
             try:
                 change = self._place(device, room, force_patch_weights, takes_back=takes_back)
-            except torch.OutOfMemoryError:
+            except torch.OutOfMemoryError as error:
+                hear_of(patcher.model, error)
                 patcher.detach()  # as core does when its own part of a load fails
                 raise
         self._streamer.adjust()

@@ -27,8 +27,8 @@ from ..policy import (
     Setting,
     VaeUse,
     not_ours,
-    resolve,
 )
+from ..policy.making_room import resolve_with_room
 from . import debug_lines, hardware
 from .attachment import strip
 from .capabilities import capabilities_of
@@ -39,7 +39,9 @@ from .file_layers import FileLayers
 from .handles import Handle, free_name, is_dynamic, open_handle, patcher_in
 from .kept_dtype import keeps_dtype
 from .layer_store import Kept, keep, store_now
+from .learning import recall
 from .loose import loose_bytes, loose_weights
+from .making_room import MakingRoom
 from .placed import Placed, Placements
 from .record import record_of
 from .rounds import running_node
@@ -88,14 +90,19 @@ def apply_policy(
         opened = [one._replace(facts=replace(one.facts, in_turn=False)) for one in opened]
     ours = [*models, *(model for placed in kept.placed if (model := placed.model) is not None)]
     beside = Beside(kept.decided, bystanders_now(around, ours))
+    room = MakingRoom(
+        {**{p.facts.name: p.model for p in kept.placed if p.model is not None}, **_models(opened)}
+    )
+    machine = room.on(machine)
     plan, opened = _resolve(policy, machine, opened, files, beside)
+    room.decided(plan)
     placed = []
     for one, decision in zip(opened, plan, strict=True):
         done = _carry_out(one, decision)
         debug(partial(debug_lines.decision, done))
         placed.append(done)
         on_step()
-    Standing(policy, machine, placed, kept, around, beside)  # kept by what it is told by
+    Standing(policy, machine, placed, kept, around, beside, room)  # kept by what it is told by
     return {one.handle.socket: one.handle.value for one in opened}, Placements(
         (*kept.placed, *placed), (*earlier.policies, policy), (*earlier.notes, *plan.notes)
     )
@@ -104,6 +111,12 @@ def apply_policy(
 def _model_in(slot: str, value: Any) -> nn.Module:
     bare = weights_of(slot, value)
     return patcher_in(slot, value).model if bare is None else bare
+
+
+def _models(opened: Sequence[_Opened]) -> dict[str, nn.Module]:
+    """Return the models by the names of their components."""
+    handles = (one.handle for one in opened)
+    return {h.component: h.model if isinstance(h, Unmanaged) else h.patcher.model for h in handles}
 
 
 def _carry_out(one: _Opened, decision: Decision) -> Placed:
@@ -181,7 +194,7 @@ def _resolve(
     """Decide, and look into the model files where a decision leans on them, which takes reading them."""
     opened = list(opened)
     while True:
-        plan = resolve(policy, machine, [one.facts for one in opened], beside)
+        plan = resolve_with_room(policy, machine, [one.facts for one in opened], beside)
         unread = [
             index
             for index, (one, decision) in enumerate(zip(opened, plan, strict=True))
@@ -229,6 +242,7 @@ def _component_facts(
     handle: Handle, stacks: tuple[Stack, ...], can: Capabilities, replaced: Placed | None
 ) -> ComponentFacts:
     model, record = handle.patcher.model, record_of(handle.patcher.model)
+    recall(model)
     loose = loose_bytes(model, list(stack_layers(stacks)))
     return ComponentFacts(
         name=handle.component,
@@ -244,7 +258,7 @@ def _component_facts(
         loose_bytes=loose_weights(model, list(stack_layers(stacks))),
         bytes_to_add=record.masters.bytes_to_add(stacks, record.mapped),
         on_cpu=mm.is_device_cpu(handle.patcher.load_device),
-        passes=record.trace.passes,
+        passes=record.passes,
         activation_bytes=record.demand,
         can=can,
         spread=devices_of(model),

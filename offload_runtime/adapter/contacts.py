@@ -100,7 +100,7 @@ CONTACTS: Mapping[Group, tuple[Contact, ...]] = {
         Contact(
             "folder_paths",
             "folder_names_and_paths get_full_path get_user_directory get_temp_directory",
-            "model files, policy files, the layer store",
+            "model files, policy files, the layer store, what was learnt",
         ),
         Contact("patcher", "model load_device clone", "what is placed"),
         Contact("clip", "clone", "the placed copy"),
@@ -186,6 +186,7 @@ CONTACTS: Mapping[Group, tuple[Contact, ...]] = {
         Contact("module", "comfy_patched_weights", "whether it is as it is saved", "patched as it is saved"),
         Contact("patcher", "cached_patcher_init", "loading it a second time, for the CPU", "not on the CPU"),
         Contact("patcher.model", "dynamic_vbars", "pages on the device", "none"),
+        Contact("comfyui_version", "__version__", "lessons of each version", "of unknown version"),
         Contact("vae", "disable_offload", "whether it may be moved", "it may"),
         Contact("vae", "latent_dim latent_channels output_channels not_video", "its name", "`vae`"),
         Contact("vae", "extra_1d_channel memory_used_decode memory_used_encode", "its name", "`vae`"),

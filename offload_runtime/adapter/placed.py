@@ -14,13 +14,19 @@ from ..engine.mapping import Areas
 from ..policy import CardPeak, ComponentFacts, Decision, HostBytes, PlacementRow, Policy, Report, unused_notes
 from . import hardware
 from .backends import Backend, Follower
+from .learning import learn
+from .making_room import MakingRoom
 from .record import record_of
 from .runs import Peak, current_run
 from .where import bytes_by_place, host_bytes, masters_of
 
 
 class Placed:
-    """One placed component. Refers to its model weakly, so that a kept report keeps no model."""
+    """One placed component. Refers to its model weakly, so that a kept report keeps no model.
+
+    Attributes:
+        room: what is made for the workflow that it was placed in.
+    """
 
     def __init__(
         self,
@@ -38,6 +44,8 @@ class Placed:
         self._model = weakref.ref(model)
         self._node = node
         record_of(model).uses.placed_as(facts.name, facts.bytes, ledger)
+        self.room: MakingRoom | None = None
+        self._name_way()
 
     def __str__(self) -> str:
         by = f"the loader of node {self._node}" if self._node else "an earlier loader"
@@ -53,12 +61,19 @@ class Placed:
         follows = isinstance(self._backend, Follower) and self._backend.take(decision)
         if follows:
             self.facts, self.decision = facts, decision
+            self._name_way()
         return follows
 
     def on_use(self, decide: Callable[[], None]) -> None:
         """Have something called whenever ComfyUI is about to load the component."""
         if isinstance(self._backend, Follower):
             self._backend.decide_again = decide
+
+    def _name_way(self) -> None:
+        """Let what its runs take be remembered beside how it was placed."""
+        if (model := self._model()) is not None:
+            tier = f" {self.decision.host_tier}" if self.decision.host_tier is not None else ""
+            record_of(model).uses.way = f"{self.decision.placement}{tier}"
 
     def is_of(self, model: nn.Module) -> bool:
         """Tell whether this is a placement of a model."""
@@ -133,6 +148,7 @@ class Placements:
         """Read the report of all components from the live models."""
         machine, areas, run = hardware.machine_facts(), Areas(), current_run()
         rows = tuple(p.row(areas) for p in self.placed)
+        learn(run)
         unused = [argument for policy in self.policies for argument in policy.unused(self.names)]
         return Report(
             machine=hardware.machine_line(machine),
@@ -140,8 +156,13 @@ class Placements:
             peaks=hardware.peaks(),
             began=run.began,
             card=self._card(run.peak) if run.peak is not None else None,
-            notes=(*dict.fromkeys(self.notes), *unused_notes(unused)),
+            notes=(*dict.fromkeys(self.notes), *self._room_notes(), *unused_notes(unused)),
         )
+
+    def _room_notes(self) -> dict[str, None]:
+        """Say for whom room is made."""
+        rooms = (p.room for p in self.placed if p.room is not None)
+        return dict.fromkeys(room.note for room in rooms if room.note)
 
     def _card(self, peak: Peak) -> CardPeak:
         """Name the models that were on a device."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch import nn
 
 from ..engine import MappedWeights, Trace
+from ..policy.learnt import USES, Lesson, resolution_class
 from .at_rest import Rest
 from .pinning import Masters
 from .rounds import Rounds
@@ -23,10 +24,7 @@ from .uses import Uses
 
 if TYPE_CHECKING:
     from .dynamic_order import Place
-
-
-USES = 8
-"""How many uses are remembered: the one that asked for most counts, so that two sizes in turn change nothing."""
+    from .making_room import MakingRoom
 
 
 class Record:
@@ -43,6 +41,9 @@ class Record:
         failure: how a use of it has failed while its layers were streamed, as the end of a sentence; "" if none has.
         files: those that it may have been loaded from, the likeliest first.
         frames: of a VAE: `decode` and `encode` → how many frames it was given last.
+        key: what tells it from other models when lessons are kept, or "" where nothing is learnt.
+        lesson: what is kept of it, or None.
+        workflows: those that it is placed in, as far as room is made for them.
         place: under dynamic VRAM, the place in line of the patcher that was loaded last.
     """
 
@@ -58,6 +59,9 @@ class Record:
         self.failure = ""
         self.files: tuple[Path, ...] = ()
         self.frames: dict[str, int] = {}
+        self.key = ""
+        self.workflows: weakref.WeakSet[MakingRoom] = weakref.WeakSet()
+        self.lesson: Lesson | None = None
         self._demands: deque[int] = deque(maxlen=USES)
         self._place: weakref.ref[Place] | None = None
 
@@ -66,9 +70,35 @@ class Record:
         """The most bytes that ComfyUI asked for beside its weights in the last uses; 0 before the first one."""
         return max(self._demands, default=0)
 
-    def note_demand(self, asked: float) -> None:
-        """Note what ComfyUI asks for in a use that begins."""
+    @property
+    def demands(self) -> tuple[int, ...]:
+        """What it asked for in each of those, the last one last."""
+        return tuple(self._demands)
+
+    @property
+    def passes(self) -> int | None:
+        """How often its layers ran in the last use, maybe before ComfyUI was started; None where no trace says so."""
+        seen = self.trace.passes
+        return self.lesson.passes if seen is None and self.lesson is not None else seen
+
+    def note_demand(self, asked: float, shape: Sequence[int] = (), what: str = "") -> None:
+        """Note what ComfyUI asks for in a use that begins.
+
+        Args:
+            asked: the bytes.
+            shape: batch, channels and sizes of what it is given, where that is known.
+            what: what is done with it, where that may differ.
+        """
         self._demands.append(int(asked))
+        if shape:
+            self.uses.note_input(f"{what} {resolution_class(shape)}".strip())
+
+    def recall(self, lesson: Lesson) -> None:
+        """Take what earlier runs have taught, unless it has been used since."""
+        self.lesson = lesson
+        self.uses.times = self.uses.times or lesson.times
+        if not self._demands:
+            self._demands.extend(lesson.demands)
 
     @property
     def place(self) -> Place | None:

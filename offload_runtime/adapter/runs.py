@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +82,10 @@ class Card:
             self.peak = Peak(str(self._device), self._total, used, self._other, tuple(self._models()), who)
         return used
 
+    def beside(self, used: int) -> int:
+        """Return what of the bytes in use is neither a model, by what is there of each now, nor another program's."""
+        return max(0, used - self._other - sum(size for *_, size in self._models()))
+
     def _used_now(self) -> int:
         return self._total - int(mm.get_free_memory(self._device))
 
@@ -150,6 +154,9 @@ class Run:
 
 _run = Run(None)
 
+when_over: list[Callable[[Run], None]] = []
+"""Called with each run that is over, when the next one begins."""
+
 
 def current_run() -> Run:
     """Return the run that goes on; what nobody names a prompt for is taken for the one before."""
@@ -157,5 +164,7 @@ def current_run() -> Run:
     prompt = running_prompt()
     if prompt is not None and prompt != _run.prompt:
         _run.spans.end()  # components that have not run since still refer to them
-        _run = Run(prompt)
+        over, _run = _run, Run(prompt)
+        for tell in when_over:
+            tell(over)
     return _run

@@ -6,6 +6,7 @@ without it may not fit with it. That of a VAE is noted where its frames are (`va
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ from torch import nn
 
 from .attachment import KEY
 from .contacts import Group, missing
+from .out_of_memory import heard_of, room_for
 from .record import record_of
 
 
@@ -30,8 +32,18 @@ def watch_sampling(patcher: Any) -> None:
 
 def _note(prepare: Any, model: Any, noise_shape: Any, conds: Any, *args: Any, **kwargs: Any) -> Any:
     asked, _ = sampler_helpers.estimate_memory(model, noise_shape, conds)
-    record_of(model.model).note_demand(asked)
-    return prepare(model, noise_shape, conds, *args, **kwargs)
+    record_of(model.model).note_demand(asked, noise_shape)
+    with heard_of(model.model):
+        return prepare(model, _with_room(model, noise_shape, asked), conds, *args, **kwargs)
+
+
+def _with_room(model: Any, noise_shape: Any, asked: float) -> Any:
+    """Return the shape for which ComfyUI asks for as much more as room is made; it is for the estimate only."""
+    extra = room_for(model.model)
+    if not extra or not asked:
+        return noise_shape
+    wider = math.ceil(noise_shape[-1] * (1 + extra / asked))
+    return [*noise_shape[:-1], wider]
 
 
 def _timing(model: nn.Module) -> Callable[..., Any]:
@@ -45,7 +57,8 @@ def _timing(model: nn.Module) -> Callable[..., Any]:
         uses = record_of(stepping).uses
         uses.begin(step, latent.device)
         try:
-            return apply(latent, *args, **kwargs)
+            with heard_of(stepping):
+                return apply(latent, *args, **kwargs)
         finally:
             uses.end(step)
 

@@ -12,9 +12,11 @@ from dataclasses import replace
 
 from ..errors import StrictPolicyError
 from ..log import information
-from ..policy import Beside, ComponentFacts, Decision, MachineFacts, Plan, Policy, resolve
+from ..policy import Beside, ComponentFacts, Decision, MachineFacts, Plan, Policy
 from ..policy.lessons import is_same, lessons, steadied
+from ..policy.making_room import resolve_with_room
 from . import hardware
+from .making_room import MakingRoom
 from .placed import Placed, Placements
 from .record import record_of
 from .rounds import running_prompt
@@ -31,6 +33,7 @@ class Standing:
         kept: what earlier loaders have placed.
         around: what else the prompt uses.
         beside: what was beside it.
+        room: what is made for it.
     """
 
     def __init__(
@@ -41,15 +44,18 @@ class Standing:
         kept: Placements,
         around: Around,
         beside: Beside,
+        room: MakingRoom,
     ) -> None:
         self._policy = policy
         self._placed = tuple(placed)
         self._kept = kept
         self._around = around
+        self._room = room
         self._made_from = machine, self._facts(), beside
         self._prompt = running_prompt()
         for one in self._placed:
             one.on_use(self.decide)
+            one.room = room
 
     def decide(self) -> None:
         """Decide again, once in a prompt; a prompt that nobody names is taken for the one before."""
@@ -57,15 +63,17 @@ class Standing:
         if prompt is None or prompt == self._prompt:
             return
         self._prompt = prompt
-        machine, facts = steadied(self._made_from[0], hardware.machine_facts()), self._facts()
+        machine = self._room.on(steadied(self._made_from[0], hardware.machine_facts()))
+        facts = self._facts()
         models = [model for one in (*self._kept.placed, *self._placed) if (model := one.model) is not None]
         beside = Beside(self._kept.decided, bystanders_now(self._around, models))
         if (machine, facts, beside) == self._made_from:
             return
         try:
-            plan = resolve(self._policy, machine, facts, beside)
+            plan = resolve_with_room(self._policy, machine, facts, beside)
         except StrictPolicyError:
             return  # nothing of what was set has changed; the node refuses when it runs again
+        self._room.decided(plan)
         if self._all_follow(plan, machine, facts):
             self._made_from = machine, facts, beside  # else it is tried again for the next prompt
 
@@ -104,4 +112,4 @@ def _learnt(placed: Placed) -> ComponentFacts:
     if model is None:
         return placed.facts
     record = record_of(model)
-    return replace(placed.facts, passes=record.trace.passes, activation_bytes=record.demand)
+    return replace(placed.facts, passes=record.passes, activation_bytes=record.demand)

@@ -9,14 +9,17 @@ import time
 import weakref
 from typing import Any
 
+import comfy.model_management as mm
 import torch
 from torch import nn
 
 from .. import live
-from ..engine import Ledger
+from ..engine import Ledger, parameter_bytes
 from ..engine.clock import Clock, Intervals, Stamp
 from ..engine.spans import HOST, Track
 from ..policy import Measured
+from ..policy.learnt import Timed
+from ..policy.predict import predicted
 from .runs import Card, Run, current_run
 
 _OFTEN = 0.03
@@ -33,8 +36,13 @@ class Uses:
         run: the last run that it computed in, or None.
         computing: how long it computed in that run, waiting for weights included.
         peak: the most memory of the device that was in use while it computed in that run.
+        need: what of that belonged to no model: what it computed with.
         first: when it began to compute in that run.
         last: when it was done.
+        way: how it is placed, in words.
+        times: what its runs took, those before ComfyUI was started included.
+        known: the same before the last run.
+        failed: whether it ran out of memory in that run.
     """
 
     def __init__(self, model: weakref.ref[nn.Module]) -> None:
@@ -43,9 +51,16 @@ class Uses:
         self.component, self.bytes = "", 0
         self.run: Run | None = None
         self.computing = Intervals()
-        self.peak = 0
+        self.peak = self.need = 0
         self.first: Stamp | None = None
         self.last: Stamp | None = None
+        self.way = ""
+        self.times: tuple[Timed, ...] = ()
+        self.failed = False
+        self.known: tuple[Timed, ...] = ()
+        self._resident = 0  # bytes of the model that were on the device when it began
+        self._first_run: Run | None = None
+        self._inputs: tuple[Run, set[str]] | None = None
         self._device = torch.device("cpu")
         self._clock: Clock | None = None
         self._card: Card | None = None
@@ -63,6 +78,18 @@ class Uses:
         ledger.on_layer = lambda number, count: self._tell_layer(reference, number, count)
         if self.run is not None:
             ledger.spans = self.run.spans
+
+    @property
+    def model(self) -> nn.Module | None:
+        """The model, as long as somebody uses it."""
+        return self._model()
+
+    def note_input(self, what: str) -> None:
+        """Note the class of what it is going to be given."""
+        run = current_run()
+        if self._inputs is None or self._inputs[0] is not run:
+            self._inputs = run, set()
+        self._inputs[1].add(what)
 
     def begin(self, who: object, device: torch.device) -> None:
         """Hear that a call begins, unless it is inside of another one."""
@@ -122,10 +149,17 @@ class Uses:
             now = time.perf_counter()
             run.spans.add(Track.CALL, HOST, self.component, "", self._called, now)
 
+    def ran_out(self) -> None:
+        """Note that the run ended for want of memory: how long it took says nothing."""
+        self.failed = True
+
     def look(self) -> None:
         """Take the most memory that was in use since the last look as that of this model."""
-        if self._card is not None:
-            self.peak = max(self.peak, self._card.look(self._model()))
+        if self._card is None:
+            return
+        used = self._card.look(self._model())
+        if used > self.peak:
+            self.peak, self.need = used, self._card.beside(used)
 
     def _take_turn(self, run: Run) -> None:
         """Begin to compute when another model has, or none."""
@@ -161,10 +195,44 @@ class Uses:
             moved_bytes=ledger.moved_in_run,
             layer_runs=ledger.runs_in_run,
             peak_bytes=self.peak,
+            predicted=self._predicted(),
         )
 
+    def took(self) -> Timed | None:
+        """Return what the last run took, as it is remembered; None where the device does not tell the time."""
+        if self.run is None or self._clock is None or not self.computing.count:
+            return None
+        inputs = self._inputs[1] if self._inputs is not None and self._inputs[0] is self.run else ()
+        return Timed(
+            resolution=" + ".join(sorted(inputs)),
+            way=self.way,
+            resident=self._resident,
+            calls=self.computing.count,
+            computing=self.computing.seconds,
+            waiting=sum(ledger.waiting.seconds for ledger in self.ledgers),
+            moved=sum(ledger.moved_in_run for ledger in self.ledgers),
+            first=self._first_run is self.run,
+            at=self.run.began,
+        )
+
+    def _predicted(self) -> float | None:
+        """Return how long the last run should have taken, by what was known before it."""
+        took, model = self.took() if self.known else None, self._model()
+        if took is None or model is None:
+            return None
+        return predicted(self.known, took, parameter_bytes(model))
+
     def _begin_run(self, run: Run, device: torch.device) -> None:
+        self._first_run = self._first_run or run
         self.run, self._device, self._clock, self._card = run, device, run.clock(device), run.card(device)
         self.computing, self.peak, self.first, self.last = Intervals(), 0, None, None
+        self.need = 0
+        self.known, self._resident, self.failed = self.times, self._loaded(), False
         for ledger in self.ledgers:
             ledger.begin_run(run.spans)
+
+    def _loaded(self) -> int:
+        """Return what ComfyUI has of the model on the device now, in bytes."""
+        model = self._model()
+        patchers = (entry.model for entry in mm.current_loaded_models)
+        return next((int(p.loaded_size()) for p in patchers if p is not None and p.model is model), 0)

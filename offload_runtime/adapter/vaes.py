@@ -22,6 +22,7 @@ from typing import Any
 from torch import nn
 
 from ..policy import VaeUse
+from .out_of_memory import room_for
 from .record import record_of
 
 _SHARED = (("WanVAE", 16), ("TAEHV", 16), ("VideoAutoencoderKLWrapper", 16))
@@ -65,7 +66,8 @@ class _Noting:
     def __call__(self, shape: Any, *args: Any, **more: Any) -> Any:
         model, asked = self._model(), self._estimate(shape, *args, **more)
         if model is not None:
-            record_of(model).note_demand(asked)
+            record_of(model).note_demand(asked, shape, self._kind)
+            asked += room_for(model)
             if len(shape) == 5:
                 record_of(model).frames[self._kind] = shape[2]
         return asked

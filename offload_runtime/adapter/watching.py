@@ -6,6 +6,7 @@ ComfyUI's (`sampling`). What torch compiles stays whole, and is not heard of.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .out_of_memory import hear_of
 from .record import record_of
 
 _DEPTH = 3
@@ -50,6 +52,8 @@ class Watch:
     def _end(self, module: nn.Module, args: Any, output: Any) -> None:
         if not torch.compiler.is_compiling():
             self._uses.end(module)
+            if output is None:  # as it is for what has failed
+                hear_of(self._model(), sys.exc_info()[1])
 
 
 def _called(model: nn.Module) -> Iterator[nn.Module]:

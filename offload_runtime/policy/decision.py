@@ -90,6 +90,7 @@ class Plan:
         total_budget: the VRAM that all weights together may hold, if somebody set one.
         room_bytes: device memory that the weights of all components may take together.
         room: the same for people, with what was taken off the card.
+        activations: device memory that is left for activations beside that, the margin after a failure apart.
         notes: what the machine could not do of what was asked for the workflow as a whole.
     """
 
@@ -98,6 +99,7 @@ class Plan:
     total_budget: Budget | None = None
     room_bytes: int = 0
     room: str = ""
+    activations: int = 0
     notes: tuple[str, ...] = ()
 
     def __iter__(self) -> Iterator[Decision]:

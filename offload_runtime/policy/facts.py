@@ -26,6 +26,8 @@ class MachineFacts:
         accelerators: how many accelerators the machine has.
         shared_memory: whether device and host memory are the same chips, so that moving frees nothing.
         dynamic_vram: whether ComfyUI pages weights in on demand by itself.
+        margin: device memory that is to be left free, because the workflow has run out of it.
+        ran_out: the component that did, or "".
         flags: the ComfyUI command-line flags that bear on placements, spelled as typed.
     """
 
@@ -41,6 +43,8 @@ class MachineFacts:
     accelerators: int = 1
     shared_memory: bool = False
     dynamic_vram: bool = False
+    margin: int = 0
+    ran_out: str = ""
     flags: tuple[str, ...] = ()
 
     def flag(self, name: str) -> str | None:

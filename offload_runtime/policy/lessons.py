@@ -60,6 +60,10 @@ def _of_machine(before: MachineFacts, now: MachineFacts) -> Iterator[str]:
     if before.vram_others != now.vram_others:
         held, holds = format_bytes(before.vram_others), format_bytes(now.vram_others)
         yield f"other programs hold {holds} of the card now, not {held}"
+    if before.margin < now.margin:
+        yield f"it ran out of memory in {now.ran_out}"
+    elif before.margin > now.margin:
+        yield "there was room enough in the last runs"
 
 
 def _of_component(before: ComponentFacts, now: ComponentFacts) -> Iterator[str]:

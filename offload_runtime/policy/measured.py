@@ -25,6 +25,7 @@ class Measured:
         moved_bytes: bytes that were copied into layer slots.
         layer_runs: layer calls that ran under the engine.
         peak_bytes: the most memory of the device that was in use while it computed; 0 where nobody counts.
+        predicted: the seconds of computing that earlier runs let expect, or None where none was comparable.
     """
 
     in_this_run: bool
@@ -35,6 +36,7 @@ class Measured:
     moved_bytes: int
     layer_runs: int
     peak_bytes: int
+    predicted: float | None = None
 
     def says(self) -> Iterator[str]:
         """Yield what a person wants to know, as clauses."""
@@ -44,6 +46,8 @@ class Measured:
             yield f"computed for {format_seconds(self.computing)}"
             if self.layer_runs:
                 yield self._waited()
+            if self.predicted is not None:
+                yield f"predicted {format_seconds(self.predicted)}"
         if self.layer_runs:
             yield f"{format_bytes(self.moved_bytes)} moved in {self.layer_runs} layer runs"
         if self.peak_bytes:

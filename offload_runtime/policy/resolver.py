@@ -61,6 +61,7 @@ def resolve(
         total_budget=explicit.value(Budget, Setting.TOTAL_BUDGET),
         room_bytes=case.now.room.bytes,
         room=case.now.room.text,
+        activations=case.now.room.activations,
         notes=workflow_notes(explicit, machine),
     )
     strict = explicit.winner(Setting.STRICT)

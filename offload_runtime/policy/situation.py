@@ -219,9 +219,11 @@ def _room(
     known = max((c.activation_bytes for c in components if not c.on_cpu), default=0)
     guess = int(machine.vram_total * VIDEO_ACTIVATIONS) if video and not known else 0
     activations = max(machine.inference_reserve, known, guess)
-    usable = max(0, machine.vram_total - machine.vram_others - activations)
+    usable = max(0, machine.vram_total - machine.vram_others - activations - machine.margin)
     asked = ", as ComfyUI asked for in the last uses" if activations == known else _reserved(machine)
     taken = [f"{format_bytes(activations)} for activations{asked}"] if activations else []
+    if machine.margin:
+        taken.append(f"{format_bytes(machine.margin)} more after it ran out of memory in {machine.ran_out}")
     if machine.vram_others:
         taken.append(f"{format_bytes(machine.vram_others)} that other programs hold")
     text = f"the card's {format_bytes(machine.vram_total)}"

@@ -15,7 +15,7 @@ from offload_runtime.adapter.contacts import CONTACTS
 
 ROOT = Path(__file__).resolve().parents[2]
 
-COMFYUI = ("comfy", "comfy_execution", "comfy_aimdo", "folder_paths")
+COMFYUI = ("comfy", "comfy_execution", "comfy_aimdo", "comfyui_version", "folder_paths")
 """ComfyUI's own modules; the V3 API (`comfy_api`) is a promise."""
 
 PATCHERS = {"patcher", "_patcher", "_base", "left"}

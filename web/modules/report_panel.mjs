@@ -8,7 +8,7 @@ import { text } from "./strings.mjs";
 
 /**
  * @typedef {{in_this_run: boolean, calls: number, computing: number, waiting: number, moments: [number, number] | null,
- *   moved_bytes: number, layer_runs: number, peak_bytes: number}} Measured
+ *   moved_bytes: number, layer_runs: number, peak_bytes: number, predicted?: number | null}} Measured
  * @typedef {{device: string, name: string, total: number, used: number, other: number, models: Record<string, number>,
  *   during: string}} Card
  * @typedef {{component: string, bytes: number, asked: string, decided: string, applied: string, how: string, why: string,
@@ -108,13 +108,14 @@ function chip({ asked, decided, applied }) {
 /** @param {Row} row */
 export function measuredText({ measured }) {
   if (!measured) return text("notUsed");
-  const { computing, waiting, moments, moved_bytes: moved, layer_runs: runs } = measured;
+  const { computing, waiting, moments, predicted = null, moved_bytes: moved, layer_runs: runs } = measured;
   const parts = measured.in_this_run ? [] : [text("notInRun")];
   parts.push(runs ? text("movedIn", { moved: size(moved), runs }) : text("notMoved"));
   if (moments) parts.push(text("computedFor", { time: seconds(computing) }));
   if (moments && runs) {
     parts.push(waiting > NOTICEABLE * computing ? text("waitedFor", { time: seconds(waiting) }) : text("didNotWait"));
   }
+  if (moments && predicted !== null) parts.push(text("predictedFor", { time: seconds(predicted) }));
   return parts.join(" · ");
 }
 

@@ -102,6 +102,7 @@ const TEXTS = {
   movedIn: "moved {moved} in {runs} layer runs",
   notMoved: "not moved by layers",
   computedFor: "computed {time}",
+  predictedFor: "predicted {time}",
   waitedFor: "{time} of it waiting for weights",
   didNotWait: "transfers did not hold it up",
   when: "When",

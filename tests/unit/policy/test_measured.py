@@ -35,6 +35,12 @@ def test_transfers_that_were_not_in_the_way_are_said_not_to_be() -> None:
     assert "transfers did not hold it up" in replace(STREAMED, waiting=0.005).says()
 
 
+def test_what_was_predicted_is_said_beside_what_was_measured() -> None:
+    says = list(replace(STREAMED, predicted=0.38).says())
+    assert says[1:3] == ["338 ms of that waiting for weights", "predicted 380 ms"]
+    assert "predicted 380 ms" not in replace(STREAMED, predicted=0.38, moments=None).says()
+
+
 def test_what_was_not_used_in_this_run_says_so_first() -> None:
     assert next(iter(replace(STREAMED, in_this_run=False).says())) == "not used in this run, and before that"
 
