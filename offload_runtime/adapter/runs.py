@@ -101,11 +101,13 @@ class Run:
         prompt: the id of its prompt, or None where ComfyUI does not say.
         began: when it began, in seconds since 1970.
         computing: the uses of the model that computed last.
+        short: the models that a use of ended because memory had run out.
     """
 
     prompt: str | None
     began: float = field(default_factory=time.time)
     computing: Uses | None = None
+    short: weakref.WeakSet[nn.Module] = field(default_factory=weakref.WeakSet)
     _cards: dict[torch.device, Card | None] = field(default_factory=dict)
     _clocks: dict[torch.device, tuple[Clock | None, float, Stamp]] = field(default_factory=dict)
 
@@ -132,6 +134,15 @@ class Run:
         """The device that the most was in use of, when that was."""
         peaks = [card.peak for card in self._cards.values() if card is not None and card.peak is not None]
         return max(peaks, key=lambda peak: peak.used, default=None)
+
+
+def held_of(model: nn.Module | None, device: torch.device) -> int | None:
+    """Return what ComfyUI has of a model on a device, in bytes, or None where it does not list it."""
+    for entry in mm.current_loaded_models:
+        patcher = entry.model if entry.device == device else None
+        if patcher is not None and patcher.model is model:
+            return int(patcher.loaded_size())
+    return None
 
 
 _run = Run(None)

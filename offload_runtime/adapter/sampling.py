@@ -17,6 +17,7 @@ from torch import nn
 from .attachment import KEY
 from .contacts import Group, missing
 from .record import record_of
+from .watching import OUT_OF_MEMORY
 
 
 def watch_sampling(patcher: Any) -> None:
@@ -46,6 +47,9 @@ def _timing(model: nn.Module) -> Callable[..., Any]:
         uses.begin(step, latent.device)
         try:
             return apply(latent, *args, **kwargs)
+        except OUT_OF_MEMORY:
+            uses.ran_short(step)
+            raise
         finally:
             uses.end(step)
 

@@ -14,7 +14,7 @@ from torch import nn
 from ..engine import Ledger
 from ..engine.clock import Clock, Intervals, Stamp
 from ..policy import Measured
-from .runs import Card, Run, current_run
+from .runs import Card, Run, current_run, held_of
 
 _OFTEN = 0.03
 """Seconds of the host after which a look at the memory, of a quarter of a millisecond, costs less than 1 %."""
@@ -30,6 +30,7 @@ class Uses:
         peak: the most memory of the device that was in use while it computed in that run.
         first: when it began to compute in that run.
         last: when it was done.
+        held: what ComfyUI had of it on the device when it last computed, in bytes, or None where it does not list it.
     """
 
     def __init__(self, model: weakref.ref[nn.Module]) -> None:
@@ -40,6 +41,7 @@ class Uses:
         self.peak = 0
         self.first: Stamp | None = None
         self.last: Stamp | None = None
+        self.held: int | None = None
         self._device = torch.device("cpu")
         self._clock: Clock | None = None
         self._card: Card | None = None
@@ -74,11 +76,18 @@ class Uses:
         if self._looked:
             self._looked_at = now
             self.look()
+            self.held = held_of(self._model(), self._device)
 
     def look(self) -> None:
         """Take the most memory that was in use since the last look as that of this model."""
         if self._card is not None:
             self.peak = max(self.peak, self._card.look(self._model()))
+
+    def ran_short(self, who: object) -> None:
+        """Hear that a call ends because memory has run out."""
+        model = self._model()
+        if self._outer is not None and self._outer[1] is who and self.run is not None and model is not None:
+            self.run.short.add(model)
 
     def _take_turn(self, run: Run) -> None:
         """Begin to compute when another model has, or none."""
@@ -118,6 +127,6 @@ class Uses:
 
     def _begin_run(self, run: Run, device: torch.device) -> None:
         self.run, self._device, self._clock, self._card = run, device, run.clock(device), run.card(device)
-        self.computing, self.peak, self.first, self.last = Intervals(), 0, None, None
+        self.computing, self.peak, self.first, self.last, self.held = Intervals(), 0, None, None, None
         for ledger in self.ledgers:
             ledger.begin_run()

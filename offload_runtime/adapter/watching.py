@@ -6,6 +6,7 @@ ComfyUI's (`sampling`). What torch compiles stays whole, and is not heard of.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -17,6 +18,9 @@ from .record import record_of
 
 _DEPTH = 3
 """How far below the root of a model ComfyUI calls it; calls inside of another one do not count."""
+
+OUT_OF_MEMORY: type[Exception] = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
+"""What torch raises; it had another name before 2.5."""
 
 
 class Watch:
@@ -49,6 +53,8 @@ class Watch:
 
     def _end(self, module: nn.Module, args: Any, output: Any) -> None:
         if not torch.compiler.is_compiling():
+            if isinstance(sys.exc_info()[1], OUT_OF_MEMORY):  # torch calls this one whatever ends a module
+                self._uses.ran_short(module)
             self._uses.end(module)
 
 
