@@ -235,7 +235,9 @@ class Report:
         peaks += [f"peak {what}: {format_bytes(count)}" for what, count in self.peaks.items()]
         if peaks:
             blocks.append("\n".join(peaks))
-        blocks += ["\n".join(("suggestion", *suggestion.lines())) for suggestion in self.suggestions]
+        blocks += [
+            "\n".join(found for line in one.lines() for found in _wrapped(line)) for one in self.suggestions
+        ]
         blocks.extend(self.notes)
         return "\n\n".join(blocks)
 

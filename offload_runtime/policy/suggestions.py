@@ -139,14 +139,19 @@ class Suggestion:
     @property
     def effect(self) -> str:
         """What is to be expected of it, for people."""
-        sign, size = "−" if self.bytes < 0 else "+", format_bytes(abs(self.bytes))
+        size = f"{'−' if self.bytes < 0 else '+'}{format_bytes(abs(self.bytes))}"
         if self.seconds is None:
-            return f"{sign}{size} of VRAM (an estimate)"
-        return f"{sign}{size} of VRAM, about −{format_seconds(self.seconds)} a prompt (an estimate)"
+            return f"{size} of VRAM (an estimate)"
+        return f"{size} of VRAM, about −{format_seconds(self.seconds)} a prompt (an estimate)"
 
     def lines(self) -> list[str]:
         """Return its lines of the report text."""
-        return [f"  set      {self.line}", f"  effect   {self.effect}", f"  because  {self.why}"]
+        return [
+            f"suggestion for {self.component}",
+            f"  set      {self.line} ({self.node})",
+            f"  effect   {self.effect}",
+            f"  because  {self.why}",
+        ]
 
     def to_dict(self) -> dict[str, object]:
         """Return it as plain JSON values."""

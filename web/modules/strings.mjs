@@ -103,6 +103,10 @@ const TEXTS = {
   waitedFor: "{time} of it waiting for weights",
   didNotWait: "transfers did not hold it up",
   when: "When",
+  suggestions: "What would help",
+  apply: "Apply",
+  suggestionApplied: "Applied",
+  applyIn: "Sets {widget} of {node}",
   tableCaption: "What was asked, what the live models do, and why",
 };
 

@@ -6,6 +6,7 @@ import { reportPanel } from "./report_panel.mjs";
 import { tableOf } from "./report_table.mjs";
 import { reportInLanguage } from "./report_text.mjs";
 import { text } from "./strings.mjs";
+import { statesOf, suggestionBoxes } from "./suggestions.mjs";
 
 const HEIGHT = 240;
 
@@ -18,7 +19,7 @@ export function addReport(node) {
     if (!report?.rows.length) return [said];
     const words = element("details", { open }, element("summary", {}, text("details")), reportTable(report), said);
     words.addEventListener("toggle", () => { open = words.open; });
-    return [reportPanel(report, changedSince(output)), words];
+    return [reportPanel(report, changedSince(output)), ...suggestionBoxes(node, output), words];
   });
 }
 
@@ -47,7 +48,7 @@ function addText(node, label, empty, parts) {
   addView(node, () => {
     keepMounted(node, frame);
     const output = outputOf(node);
-    const now = [output, Boolean(output?.text) && changedSince(output)];
+    const now = [output, Boolean(output?.text) && changedSince(output), statesOf(node, output)];
     if (painted?.every((part, i) => part === now[i])) return; // what is painted keeps its place and selection
     painted = now;
     area.toggleAttribute("data-empty", !output?.text);
