@@ -10,6 +10,7 @@ from ..errors import StrictPolicyError
 from ..policy import (
     Argument,
     CardPeak,
+    ComponentFacts,
     Decision,
     MachineFacts,
     Placement,
@@ -79,7 +80,6 @@ def _ran(placed: Placed, row: PlacementRow, card: CardPeak, run: Run) -> RanFact
         facts = replace(facts, passes=record_of(model).trace.passes)
     held = record_of(model).uses.held if model is not None else None
     whole = whole_bytes(model, card.device) if model is not None and facts.can.keeper else None
-    left = placed.decision.placement in (Placement.AUTO, Placement.RESIDENT)
     return RanFacts(
         facts=facts,
         decision=placed.decision,
@@ -87,5 +87,11 @@ def _ran(placed: Placed, row: PlacementRow, card: CardPeak, run: Run) -> RanFact
         held=card.models.get(facts.name, 0),
         whole=facts.device_bytes if whole is None else whole,
         short=model in run.short,
-        partly=left and group_of(facts.name) == "dit" and held is not None and held < facts.device_bytes,
+        partly=_had_room_for_a_part(facts, placed.decision, held),
     )
+
+
+def _had_room_for_a_part(facts: ComponentFacts, decision: Decision, held: int | None) -> bool:
+    """Tell whether ComfyUI streamed a diffusion model for want of room, and not because somebody wants it so."""
+    left = decision.placement in (Placement.AUTO, Placement.RESIDENT) and decision.budget_asked is None
+    return left and group_of(facts.name) == "dit" and held is not None and held < facts.device_bytes

@@ -28,7 +28,7 @@ def makes_room(run: RunFacts) -> list[Suggestion]:
         for one in (*placements(ran, Placement.LAYERWISE), *placements(ran, Placement.OFFLOAD)):
             then = run.decide(tuple(o.argument for o in (*options, one)))
             freed = _freed(run, decided, then) if then is not None else 0
-            if then is None or freed <= 0 or then[ran.name].limits:
+            if then is None or then[ran.name].limits or not _is_worth(ran, freed, lacking):
                 continue
             found.append(one.suggestion(ROOM, ran.name, -freed, None, _why(run, ran, lacking)))
             options, decided = (*options, one), then
@@ -42,6 +42,18 @@ def _missing(lacking: list[RanFacts]) -> int | None:
     if any(ran.short for ran in lacking):
         return None
     return max(ran.whole - ran.held for ran in lacking)
+
+
+def _is_worth(ran: RanFacts, freed: int, lacking: list[RanFacts]) -> bool:
+    """Tell whether less is copied in a run, by how often each was called, or memory had run out anyway."""
+    if freed <= 0 or any(one.short for one in lacking):
+        return freed > 0
+    spared = max(min(freed, one.whole - one.held) * _calls(one) for one in lacking)
+    return spared > freed * _calls(ran)
+
+
+def _calls(ran: RanFacts) -> int:
+    return max(1, ran.measured.calls) if ran.measured is not None and ran.measured.in_this_run else 1
 
 
 def _who_gives(run: RunFacts, lacking: list[RanFacts]) -> Iterator[RanFacts]:

@@ -113,3 +113,23 @@ def test_nothing_is_suggested_where_nothing_waits(comfy: ComfyUI, workflow: Coun
     _, _, report = Runs(comfy, workflow).steady(workflow.apply(asked()))
     assert report.suggestions == ()
     assert "suggestion" not in report.text()
+
+
+@TIGHT
+@pytest.mark.parametrize("dynamic", [True], ids=["dynamic"])
+@pytest.mark.parametrize("steps", [1, 8])
+def test_room_is_made_where_the_steps_of_a_diffusion_model_win_by_it(
+    comfy: ComfyUI, workflow: Counted, dynamic: bool, steps: int
+) -> None:
+    workflow.step = lambda step=workflow.step: [step() for _ in range(steps)] and None  # type: ignore[method-assign]
+    runs, policy = Runs(comfy, workflow), asked(placements={"text_encoder": "resident"})
+    before, _, report = runs.steady(workflow.apply(policy))
+    if steps == 1:  # copying the encoder again for each prompt takes longer
+        assert report.suggestions == ()
+        return
+    (suggestion,) = report.suggestions
+    assert (suggestion.kind, suggestion.line) == ("room", "text_encoder: layerwise")
+    assert "of diffusion_model, so ComfyUI copied them for each step" in suggestion.why
+    after, _, report = runs.steady(workflow.apply(with_suggestion(policy, suggestion)))
+    assert after < 0.95 * before
+    assert report.suggestions == ()
