@@ -67,8 +67,8 @@ def decisions(
 ) -> dict[str, Any]:
     """Return what came of the values of some policy nodes, as plain JSON values.
 
-    The values that a Placement Policy node ran with are told too: a browser that shows other ones by now knows that
-    the answer is not theirs.
+    The values that the nodes ran with are told too, and which nodes there were: a browser that shows other ones by now
+    knows that the answer is not theirs.
 
     Args:
         graph: the prompt.
@@ -83,6 +83,10 @@ def decisions(
             node: {name: v for name, v in graph[node].get("inputs", {}).items() if not isinstance(v, list)}
             for node in nodes
             if graph[node]["class_type"] == POLICY
+        },
+        "chain": {
+            node: {name: v for name, v in graph[node].get("inputs", {}).items() if not isinstance(v, list)}
+            for node in nodes
         },
         "settings": {
             name: {"value": spell_value(won.setting, won.value), "asked_by": won.asked_by}

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from .places import ROOT
 
 SAYING = (
+    *(f"offload_runtime/policy/{name}.py" for name in ("giving_room", "lifting", "suggestions")),
     *(f"offload_runtime/policy/{name}.py" for name in ("beside", "bounds", "capabilities", "facts", "host")),
     *(
         f"offload_runtime/policy/{name}.py"

@@ -102,9 +102,12 @@ def apply_policy(
         debug(partial(debug_lines.decision, done))
         placed.append(done)
         on_step()
-    Standing(policy, machine, placed, kept, around, beside, room)  # kept by what it is told by
+    standing = Standing(policy, machine, placed, kept, around, beside, room)
     return {one.handle.socket: one.handle.value for one in opened}, Placements(
-        (*kept.placed, *placed), (*earlier.policies, policy), (*earlier.notes, *plan.notes)
+        (*kept.placed, *placed),
+        (*earlier.policies, policy),
+        (*earlier.notes, *plan.notes),
+        (*earlier.standing, standing),
     )
 
 

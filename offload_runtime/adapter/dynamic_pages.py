@@ -181,3 +181,11 @@ def _paged_modules(model: nn.Module, pages: Any, left_out: Collection[nn.Module]
         allocation = getattr(module, "_v", None)
         if allocation is not None and allocation[0] is pages and module not in left_out:
             yield module
+
+
+def whole_bytes(model: nn.Module, device: str) -> int | None:
+    """Return the device memory that a model takes when all its pages are there, or None before its first load."""
+    pages = range_of(model, torch.device(device))
+    if pages is None:
+        return None
+    return len(needed_pages(model, pages, ())) * PAGE + int(model.model_loaded_weight_memory)  # type: ignore[arg-type]

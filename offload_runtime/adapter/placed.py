@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -18,7 +19,11 @@ from .learning import learn
 from .making_room import MakingRoom
 from .record import record_of
 from .runs import Peak, current_run
+from .suggesting import suggestions_of
 from .where import bytes_by_place, host_bytes, masters_of
+
+if TYPE_CHECKING:
+    from .standing import Standing
 
 
 class Placed:
@@ -118,11 +123,13 @@ class Placements:
         placed: the components.
         policies: the policies that they were placed by.
         notes: what the machine could not do of what was asked for the workflow as a whole.
+        standing: what they were decided by, one for each policy.
     """
 
     placed: tuple[Placed, ...] = ()
     policies: tuple[Policy, ...] = ()
     notes: tuple[str, ...] = ()
+    standing: tuple[Standing, ...] = ()
 
     def of(self, model: nn.Module) -> Placed | None:
         """Return the placement of a model."""
@@ -149,13 +156,15 @@ class Placements:
         machine, areas, run = hardware.machine_facts(), Areas(), current_run()
         rows = tuple(p.row(areas) for p in self.placed)
         learn(run)
+        card = self._card(run.peak) if run.peak is not None else None
         unused = [argument for policy in self.policies for argument in policy.unused(self.names)]
         return Report(
             machine=hardware.machine_line(machine),
             rows=rows,
             peaks=hardware.peaks(),
             began=run.began,
-            card=self._card(run.peak) if run.peak is not None else None,
+            card=card,
+            suggestions=suggestions_of(self, rows, machine, card, run),
             notes=(*dict.fromkeys(self.notes), *self._room_notes(), *unused_notes(unused)),
         )
 

@@ -152,6 +152,15 @@ class Run:
         return max(peaks, key=lambda peak: peak.used, default=None)
 
 
+def held_of(model: nn.Module | None, device: torch.device) -> int | None:
+    """Return what ComfyUI has of a model on a device, in bytes, or None where it does not list it."""
+    for entry in mm.current_loaded_models:
+        patcher = entry.model if entry.device == device else None
+        if patcher is not None and patcher.model is model:
+            return int(patcher.loaded_size())
+    return None
+
+
 _run = Run(None)
 
 when_over: list[Callable[[Run], None]] = []

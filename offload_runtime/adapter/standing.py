@@ -7,7 +7,7 @@ are, what other programs hold) counts from the next load on all the same, for wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ..errors import StrictPolicyError
@@ -76,6 +76,26 @@ class Standing:
         self._room.decided(plan)
         if self._all_follow(plan, machine, facts):
             self._made_from = machine, facts, beside  # else it is tried again for the next prompt
+
+    def decided_with(
+        self, policy: Policy, machine: MachineFacts, earlier: Mapping[str, Decision]
+    ) -> dict[str, Decision]:
+        """Return what would be decided if more was asked for, by component name.
+
+        Args:
+            policy: what more would be asked for.
+            machine: the facts of the machine.
+            earlier: component name → what would be decided for what earlier loaders have placed.
+
+        Raises:
+            StrictPolicyError: that would be refused.
+        """
+        kept = tuple((facts, earlier.get(facts.name, was)) for facts, was in self._kept.decided)
+        models = [model for one in (*self._kept.placed, *self._placed) if (model := one.model) is not None]
+        beside = Beside(kept, bystanders_now(self._around, models))
+        asked = self._policy.extended(policy)
+        plan = resolve_with_room(asked, self._room.on(machine), self._facts(), beside)
+        return {decision.component: decision for decision in plan}
 
     def _all_follow(self, plan: Plan, machine: MachineFacts, facts: Sequence[ComponentFacts]) -> bool:
         """Carry another plan out; return whether all could follow: what is on the device may have to stay for now."""

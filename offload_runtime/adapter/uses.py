@@ -9,7 +9,6 @@ import time
 import weakref
 from typing import Any
 
-import comfy.model_management as mm
 import torch
 from torch import nn
 
@@ -20,7 +19,7 @@ from ..engine.spans import HOST, Track
 from ..policy import Measured
 from ..policy.learnt import Timed
 from ..policy.predict import predicted
-from .runs import Card, Run, current_run
+from .runs import Card, Run, current_run, held_of
 
 _OFTEN = 0.03
 """Seconds of the host after which a look at the memory, of a quarter of a millisecond, costs less than 1 %."""
@@ -43,6 +42,7 @@ class Uses:
         times: what its runs took, those before ComfyUI was started included.
         known: the same before the last run.
         failed: whether it ran out of memory in that run.
+        held: what ComfyUI had of it on the device when it last computed, in bytes, or None where it does not list it.
     """
 
     def __init__(self, model: weakref.ref[nn.Module]) -> None:
@@ -61,6 +61,7 @@ class Uses:
         self._resident = 0  # bytes of the model that were on the device when it began
         self._first_run: Run | None = None
         self._inputs: tuple[Run, set[str]] | None = None
+        self.held: int | None = None
         self._device = torch.device("cpu")
         self._clock: Clock | None = None
         self._card: Card | None = None
@@ -122,6 +123,7 @@ class Uses:
         if self._looked:
             self._looked_at = now
             self.look()
+            self.held = held_of(self._model(), self._device)
 
     def tell(self, doing: str = "", **more: int) -> None:
         """Tell whoever watches the run what is done for this model now; nothing by default."""
@@ -226,13 +228,8 @@ class Uses:
         self._first_run = self._first_run or run
         self.run, self._device, self._clock, self._card = run, device, run.clock(device), run.card(device)
         self.computing, self.peak, self.first, self.last = Intervals(), 0, None, None
-        self.need = 0
-        self.known, self._resident, self.failed = self.times, self._loaded(), False
+        self.need, self.held = 0, None
+        self.known, self.failed = self.times, False
+        self._resident = held_of(self._model(), device) or 0
         for ledger in self.ledgers:
             ledger.begin_run(run.spans)
-
-    def _loaded(self) -> int:
-        """Return what ComfyUI has of the model on the device now, in bytes."""
-        model = self._model()
-        patchers = (entry.model for entry in mm.current_loaded_models)
-        return next((int(p.loaded_size()) for p in patchers if p is not None and p.model is model), 0)

@@ -49,7 +49,8 @@ if TYPE_CHECKING:
     from .prompt_models import Source as ModelSource
     from .report import PlacementRow, Report, decision_table, unused_notes
     from .resolver import resolve
-    from .suggestions import could_stay_resident
+    from .suggest import suggest
+    from .suggestions import RanFacts, RunFacts, Suggestion
 
 _LATER = {
     "beside": ("ALONE", "Beside"),
@@ -62,7 +63,8 @@ _LATER = {
     "prompt_models": ("NodeKind", "PromptModels", "ModelSource"),
     "report": ("PlacementRow", "Report", "decision_table", "unused_notes"),
     "resolver": ("resolve",),
-    "suggestions": ("could_stay_resident",),
+    "suggest": ("suggest",),
+    "suggestions": ("RanFacts", "RunFacts", "Suggestion"),
 }
 """Module → what is imported from it when it is asked for."""
 
@@ -116,17 +118,19 @@ __all__ = [
     "Plan",
     "Policy",
     "PromptModels",
+    "RanFacts",
     "Report",
+    "RunFacts",
     "Scope",
     "Setting",
     "SettingRow",
     "Source",
     "SourceKind",
+    "Suggestion",
     "VaeUse",
     "as_chain",
     "base_name",
     "cannot_copy",
-    "could_stay_resident",
     "decision_table",
     "format_bytes",
     "group_of",
@@ -142,6 +146,7 @@ __all__ = [
     "parse_value",
     "resolve",
     "spell_value",
+    "suggest",
     "unused_notes",
     "upstream",
     "vae_use",

@@ -15,6 +15,7 @@ from .host_bytes import HostBytes
 from .measured import CardPeak, Measured
 from .quantities import format_bytes
 from .settings import spell_value
+from .suggestions import Suggestion
 
 _WIDTH = 96
 _INDENT = " " * len("  applied  ")
@@ -210,6 +211,7 @@ class Report:
         began: when the run began, in seconds since 1970; 0 where nothing has run.
         card: the device when the most of it was in use, or None where nobody counts.
         notes: what else a person should know.
+        suggestions: what a person could set, from what was measured.
     """
 
     machine: str
@@ -218,6 +220,7 @@ class Report:
     began: float = 0.0
     card: CardPeak | None = None
     notes: tuple[str, ...] = ()
+    suggestions: tuple[Suggestion, ...] = ()
 
     def text(self) -> str:
         """Return the report as readable text."""
@@ -232,12 +235,15 @@ class Report:
         peaks += [f"peak {what}: {format_bytes(count)}" for what, count in self.peaks.items()]
         if peaks:
             blocks.append("\n".join(peaks))
+        blocks += [
+            "\n".join(found for line in one.lines() for found in _wrapped(line)) for one in self.suggestions
+        ]
         blocks.extend(self.notes)
         return "\n\n".join(blocks)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain JSON values."""
-        return asdict(self)
+        return asdict(self) | {"suggestions": [suggestion.to_dict() for suggestion in self.suggestions]}
 
 
 def unused_notes(unused: Iterable[Argument]) -> tuple[str, ...]:

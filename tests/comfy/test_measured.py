@@ -15,6 +15,7 @@ from comfy.model_patcher import ModelPatcher
 from torch import nn
 
 from offload_runtime.adapter import Placements, apply_policy
+from offload_runtime.adapter.runs import current_run
 from offload_runtime.policy import Policy, Source, SourceKind
 
 CPU = torch.device("cpu")
@@ -125,6 +126,23 @@ def test_a_use_that_was_cut_short_does_not_spoil_the_next(
         patcher.model.outer(torch.zeros(1, 64))
         use(patcher)
         assert measured(placements).calls == 2
+
+
+def test_a_use_that_ran_out_of_memory_is_noted_for_its_run(placed: tuple[Any, Any]) -> None:
+    patcher, placements = placed
+    with prompt("one"):
+        patcher.model.fails = torch.OutOfMemoryError("no more")
+        with pytest.raises(torch.OutOfMemoryError):
+            use(patcher)
+        patcher.model.fails = None
+        use(patcher)  # as a VAE does in tiles
+        assert list(current_run().short) == [patcher.model]
+        placements.report()
+    with prompt("two"):
+        patcher.model.fails = RuntimeError("something else")
+        with pytest.raises(RuntimeError):
+            use(patcher)
+        assert list(current_run().short) == []
 
 
 def test_no_hook_is_left_when_it_is_unloaded(placed: tuple[Any, Any]) -> None:

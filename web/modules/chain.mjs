@@ -217,11 +217,14 @@ export function fillNode(node, values) {
   for (const name of Object.keys(valuesOf(node).inputs)) setWidget(node, name, values[name] ?? "auto");
 }
 
-/** Put an override behind a node, and in front of all that follows. @param {any} before @param {any} values */
-function insertOverride(before, values) {
+/**
+ * Put an override, or another policy node, behind a node, and in front of all that follows.
+ * @param {any} before @param {any} values @param {string} [type]
+ */
+export function insertOverride(before, values, type = OVERRIDE) {
   const followers = followersOf(before);
   const { graph, pos, size } = before;
-  const node = addNode(graph, OVERRIDE, (made) => freePlace(graph, made, [pos[0] + size[0] + GAP, pos[1]]));
+  const node = addNode(graph, type, (made) => freePlace(graph, made, [pos[0] + size[0] + GAP, pos[1]]));
   fillNode(node, values);
   connectAll(node, followers);
   before.connect(0, node, "base");

@@ -3,6 +3,7 @@
 // output alone, so a cached node, another client's run, a history entry and a reloaded page all look the same.
 import { app } from "../../../scripts/app.js";
 import { api } from "../../../scripts/api.js";
+import { counts, followersOf, isPolicy } from "./chain.mjs";
 
 const KEYS = ["placement_decisions", "placement_report"];
 const NEWEST = 12;
@@ -66,19 +67,28 @@ export function decisionsFor(node) {
 }
 
 /**
- * Tell whether a Placement Policy node that took part in a run shows other values by now, or is gone.
+ * Tell whether the policy nodes that took part in a run show other values by now, are gone, or are not all there are.
  * @param {any} output what the run left behind for a node
  */
 export function changedSince(output) {
-  const ran = (output?.placement_decisions ?? []).flatMap((/** @type {any} */ decided) => Object.entries(decided.policy_nodes));
-  return ran.some((/** @type {[string, Record<string, unknown>]} */ [id, values]) => {
-    const widgets = nodeAt(id)?.widgets;
-    if (!widgets) return true;
-    return Object.entries(values).some(([name, value]) => {
-      const widget = widgets.find((/** @type {any} */ one) => one.name === name);
-      return widget !== undefined && String(widget.value) !== String(value);
-    });
+  return (output?.placement_decisions ?? []).some((/** @type {any} */ { policy_nodes, chain = policy_nodes }) => {
+    const nodes = Object.keys(chain).map(nodeAt);
+    return Object.values(chain).some((values, i) => !nodes[i]?.widgets || differs(nodes[i], values) || grew(nodes[i], nodes));
   });
+}
+
+/** @param {any} node @param {Record<string, unknown>} values those that it ran with */
+function differs({ widgets }, values) {
+  return Object.entries(values).some(([name, value]) => {
+    const widget = widgets.find((/** @type {any} */ one) => one.name === name);
+    return widget !== undefined && String(widget.value) !== String(value);
+  });
+}
+
+/** Tell whether a policy node follows one of those that ran, and has not run. @param {any} node @param {any[]} ran */
+function grew(node, ran) {
+  const next = followersOf(node).map(({ target_id }) => node.graph.getNodeById(target_id));
+  return next.some((one) => isPolicy(one) && counts(one) && !ran.includes(one));
 }
 
 /** Paint again when a node of the pack has run, and when the graph has changed in whatever way. */
@@ -118,7 +128,7 @@ function locatorOf(node) {
  * Find the node of an execution id: `12:5` is node 5 of the subgraph that node 12 stands for.
  * @param {string} id
  */
-function nodeAt(id) {
+export function nodeAt(id) {
   let graph = root();
   const path = id.split(":");
   for (const part of path.slice(0, -1)) graph = graph?.getNodeById(part)?.subgraph;

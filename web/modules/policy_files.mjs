@@ -135,7 +135,11 @@ function workflowName() {
 /** Copy the chain of a policy node as the text of a file. @param {any} node */
 export async function copyYaml(node) {
   const yaml = await dump(node);
-  if (yaml === null) return;
+  if (yaml !== null) await copyText(yaml);
+}
+
+/** Copy what a policy file may hold. @param {string} yaml */
+export async function copyText(yaml) {
   try {
     await navigator.clipboard.writeText(yaml);
   } catch {

@@ -114,6 +114,10 @@ const TEXTS = {
   liveLoading: "Loading {component} ({size})",
   liveStreaming: "{component}: layer {layer} of {layers}, {moved} copied",
   liveComputing: "{component} computes",
+  suggestions: "What would help",
+  apply: "Apply",
+  suggestionApplied: "Applied",
+  applyIn: "Sets {widget} of {node}",
   tableCaption: "What was asked, what the live models do, and why",
 };
 

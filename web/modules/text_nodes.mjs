@@ -8,6 +8,7 @@ import { reportPanel } from "./report_panel.mjs";
 import { tableOf } from "./report_table.mjs";
 import { reportInLanguage } from "./report_text.mjs";
 import { text } from "./strings.mjs";
+import { statesOf, suggestionBoxes } from "./suggestions.mjs";
 import { timelineButton } from "./timeline.mjs";
 
 const HEIGHT = 240;
@@ -21,7 +22,7 @@ export function addReport(node) {
     if (!report?.rows.length) return [said];
     const words = element("details", { open }, element("summary", {}, text("details")), reportTable(report), said);
     words.addEventListener("toggle", () => { open = words.open; });
-    return [reportPanel(report, changedSince(output)), timelineButton(report.began), words];
+    return [reportPanel(report, changedSince(output)), ...suggestionBoxes(node, output), timelineButton(report.began), words];
   });
   addLive(node, frame);
 }
@@ -58,7 +59,7 @@ function addText(node, label, empty, parts) {
   addView(node, () => {
     keepMounted(node, frame);
     const output = outputOf(node);
-    const now = [output, Boolean(output?.text) && changedSince(output)];
+    const now = [output, Boolean(output?.text) && changedSince(output), statesOf(node, output)];
     if (painted?.every((part, i) => part === now[i])) return; // what is painted keeps its place and selection
     painted = now;
     area.toggleAttribute("data-empty", !output?.text);

@@ -7,7 +7,7 @@ is never streamed) and for VAEs (they give way last).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 from facts import component, gb, machine
@@ -19,7 +19,6 @@ from offload_runtime.policy import (
     Policy,
     Source,
     SourceKind,
-    could_stay_resident,
     resolve,
 )
 
@@ -235,29 +234,3 @@ def test_a_diffusion_model_that_somebody_wants_streamed_keeps_what_its_budget_al
 def test_ample_memory_is_named_as_the_reason() -> None:
     reason = resolve(Policy(), machine(80), Z_IMAGE)["text_encoder"].reason
     assert "at least twice all 20.60 GB" in reason
-
-
-def test_suggestions_come_in_the_order_of_the_origin_report() -> None:
-    components = (
-        component("diffusion_model", 2, 10),
-        component("text_encoder_2", 1),
-        component("text_encoder", 1),
-        component("image_encoder", 1),
-        component("vae", 1),
-    )
-    asked = dict.fromkeys(("text_encoder", "image_encoder", "vae", "dit"), "offload")
-    plan = resolve(Policy.from_widgets(NODE, placements=asked), machine(24), components)
-    automatic = [replace(decision, asked=None, source=None) for decision in plan]
-    order = ("vae", "image_encoder", "text_encoder", "text_encoder_2", "diffusion_model")
-    assert could_stay_resident(automatic, components, gb(6)) == order
-    assert could_stay_resident(automatic, components, gb(5.9)) == order[:-1]
-    assert could_stay_resident(automatic, components, 0) == ()
-    assert could_stay_resident(plan, components, gb(6)) == ()  # what was asked for is not argued with
-
-
-def test_sizes_of_suggestions_are_real_sizes_less_what_the_peak_holds() -> None:
-    encoder = component("text_encoder", 9.5)
-    plan = resolve(Policy(), machine(16), (encoder, component("diffusion_model", 14, 40)))
-    missing = encoder.bytes - plan["text_encoder"].held_bytes
-    assert could_stay_resident(plan, (encoder,), missing) == ("text_encoder",)
-    assert could_stay_resident(plan, (encoder,), missing - 1) == ()

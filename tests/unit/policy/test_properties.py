@@ -25,7 +25,6 @@ from offload_runtime.policy import (
     Setting,
     Source,
     SourceKind,
-    could_stay_resident,
     resolve,
 )
 from offload_runtime.policy.beside import joint_bytes
@@ -249,17 +248,6 @@ def test_bounding_twice_changes_nothing(
     for component in workflow:
         once, _ = bound(placement, component, machine)
         assert bound(once, component, machine)[0] is once
-
-
-@given(*ALL, st.integers(0, 1 << 36))
-def test_suggestions_fit_in_what_was_free(
-    policy: Policy, machine: MachineFacts, workflow: tuple[ComponentFacts, ...], headroom: int
-) -> None:
-    plan = resolve(policy, machine, workflow)
-    facts = {c.name: c for c in workflow}
-    named = could_stay_resident(plan, workflow, headroom)
-    assert sum(facts[n].device_bytes - plan[n].held_bytes for n in named) <= headroom
-    assert all(plan[n].asked is None for n in named)
 
 
 @given(*ALL)
