@@ -15,7 +15,7 @@ from comfy.model_patcher import ModelPatcher
 from torch import nn
 
 from offload_runtime.adapter import Placements, apply_policy
-from offload_runtime.adapter.runs import current_run
+from offload_runtime.adapter.record import record_of
 from offload_runtime.policy import Policy, Source, SourceKind
 
 CPU = torch.device("cpu")
@@ -136,13 +136,13 @@ def test_a_use_that_ran_out_of_memory_is_noted_for_its_run(placed: tuple[Any, An
             use(patcher)
         patcher.model.fails = None
         use(patcher)  # as a VAE does in tiles
-        assert list(current_run().short) == [patcher.model]
+        assert record_of(patcher.model).uses.failed
         placements.report()
     with prompt("two"):
         patcher.model.fails = RuntimeError("something else")
         with pytest.raises(RuntimeError):
             use(patcher)
-        assert list(current_run().short) == []
+        assert not record_of(patcher.model).uses.failed
 
 
 def test_no_hook_is_left_when_it_is_unloaded(placed: tuple[Any, Any]) -> None:
