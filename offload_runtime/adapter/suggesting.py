@@ -56,7 +56,7 @@ def suggestions_of(
                 decided |= standing.decided_with(Policy(arguments), machine, decided)
         except StrictPolicyError:
             return None
-        return decided
+        return decided if decided.keys() >= placements.names else None
 
     ran = [_ran(placed, row, card, run) for placed, row in zip(placements.placed, rows, strict=True)]
     ended = [one.measured.moments[1] for one in ran if _in_run(one) and one.measured and one.measured.moments]

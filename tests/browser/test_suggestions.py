@@ -136,6 +136,26 @@ def test_without_a_policy_node_one_is_made(
     assert comfy.node_ids(POLICY) == []
 
 
+def test_a_policy_from_a_file_gets_a_node_behind_it(
+    comfy: ComfyPage, decoding: dict[str, str], panel: Locator
+) -> None:
+    comfy.page.evaluate("id => app.graph.remove(app.graph.getNodeById(id))", decoding[POLICY])
+    file = comfy.add("LayerwiseOffload_LoadPolicy")
+    comfy.set_widget(file, "text", "components:\n  vae: layerwise\n")
+    comfy.page.evaluate(
+        "([file, loader]) => app.graph.getNodeById(file).connect(0, app.graph.getNodeById(loader), 'policy')",
+        [file, decoding[LOADER]],
+    )
+    comfy.run()
+    comfy.center_on(decoding[REPORT])
+    suggest(comfy, RESIDENT)
+    apply(panel)
+    assert comfy.widgets(comfy.node_id(OVERRIDE))["placement"] == "resident"
+    expect(panel).to_contain_text("The policy has changed since this run.")
+    comfy.run()
+    expect(panel.locator("[data-component=vae] .lwo-chip")).to_have_text("◆ resident")
+
+
 def test_a_policy_in_a_subgraph_is_changed_there(
     comfy: ComfyPage, decoding: dict[str, str], panel: Locator
 ) -> None:

@@ -76,7 +76,8 @@ function wayOf(one, report, output) {
   }
   if (end) return last ? null : changing(() => insertOverride(end, { [one.widget]: one.value }, POLICY), end.graph);
   const loaders = loadersBefore(report);
-  return loaders.length ? changing(() => addPolicy(loaders, one), report.graph) : null;
+  const bare = loaders.length > 0 && loaders.every((loader) => !originOf(loader, "policy"));
+  return bare ? changing(() => addPolicy(loaders, one), report.graph) : null;
 }
 
 /** The widget of Set Placement. @param {Suggestion} one */
@@ -118,7 +119,8 @@ function behind(node) {
 /** The Loaders in front of a report, as far as they are in its graph. @param {any} report @returns {any[]} */
 function loadersBefore(report) {
   const found = [];
-  for (let node = originOf(report, "placements"); node && !found.includes(node); node = originOf(node, "placements")) found.push(node);
+  let node = originOf(report, "placements");
+  for (; node?.graph && !found.includes(node); node = originOf(node, "placements")) found.push(node);
   return found.filter(counts);
 }
 
@@ -136,13 +138,13 @@ function addPolicy(loaders, one) {
   const { left, top } = boxOf(first);
   const policy = addNode(first.graph, type, ({ size }) => [left - size[0] - 2 * GAP, top + GAP]);
   fillNode(policy, type === POLICY ? { [one.widget]: one.value } : { component: one.selector, [one.widget]: one.value });
-  for (const loader of loaders) if (!originOf(loader, "policy")) policy.connect(0, loader, "policy");
+  for (const loader of loaders) policy.connect(0, loader, "policy");
 }
 
-/** The node that an input comes from, in the same graph. @param {any} node @param {string} name */
+/** The node that an input comes from, or its link where that is in another graph. @param {any} node @param {string} name */
 function originOf(node, name) {
   const link = linkOf(node.graph, node.inputs?.find((/** @type {any} */ input) => input.name === name)?.link);
-  return link ? (node.graph.getNodeById(link.origin_id) ?? null) : null;
+  return link && (node.graph.getNodeById(link.origin_id) ?? link);
 }
 
 /** @param {any} node @param {string} name */
