@@ -44,12 +44,14 @@ class Measured:
             yield "not used in this run, and before that"
         if self.moments is not None:
             yield f"computed for {format_seconds(self.computing)}"
-            if self.layer_runs:
+            if self.moved_bytes:
                 yield self._waited()
             if self.predicted is not None:
                 yield f"predicted {format_seconds(self.predicted)}"
         if self.layer_runs:
             yield f"{format_bytes(self.moved_bytes)} moved in {self.layer_runs} layer runs"
+        elif self.moved_bytes:
+            yield f"{format_bytes(self.moved_bytes)} moved operation by operation"
         if self.peak_bytes:
             yield f"{format_bytes(self.peak_bytes)} of the device in use at the peak"
 

@@ -64,6 +64,8 @@ def report_svg(report: Mapping[str, Any]) -> str:
     for row in rows:
         _component(page, row, max(1, largest))
     _when(page, rows)
+    for one in report["suggestions"]:
+        _suggestion(page, one)
     return page.svg()
 
 
@@ -238,6 +240,15 @@ def _when(page: _Page, rows: Sequence[Mapping[str, Any]]) -> None:
     page.text(left, "0 s", "quiet")
     page.text(WIDTH - _PAD, format_seconds(end), "quiet", "end")
     page.y += 14
+
+
+def _suggestion(page: _Page, one: Mapping[str, Any]) -> None:
+    page.y += 6
+    page.line()
+    page.text(_PAD, one["line"], "bold")
+    page.y += 18
+    page.wrapped(one["effect"], "")
+    page.wrapped(one["why"])
 
 
 def _is_of_this_run(row: Mapping[str, Any]) -> bool:

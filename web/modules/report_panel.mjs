@@ -110,13 +110,19 @@ export function measuredText({ measured }) {
   if (!measured) return text("notUsed");
   const { computing, waiting, moments, predicted = null, moved_bytes: moved, layer_runs: runs } = measured;
   const parts = measured.in_this_run ? [] : [text("notInRun")];
-  parts.push(runs ? text("movedIn", { moved: size(moved), runs }) : text("notMoved"));
+  parts.push(movedText(moved, runs));
   if (moments) parts.push(text("computedFor", { time: seconds(computing) }));
-  if (moments && runs) {
+  if (moments && moved) {
     parts.push(waiting > NOTICEABLE * computing ? text("waitedFor", { time: seconds(waiting) }) : text("didNotWait"));
   }
   if (moments && predicted !== null) parts.push(text("predictedFor", { time: seconds(predicted) }));
   return parts.join(" · ");
+}
+
+/** @param {number} moved @param {number} runs: none where layers are copied operation by operation */
+function movedText(moved, runs) {
+  if (runs) return text("movedIn", { moved: size(moved), runs });
+  return moved ? text("movedByOperation", { moved: size(moved) }) : text("notMoved");
 }
 
 /**

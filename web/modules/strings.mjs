@@ -100,6 +100,7 @@ const TEXTS = {
   notUsed: "not used yet",
   notInRun: "not used in this run; before",
   movedIn: "moved {moved} in {runs} layer runs",
+  movedByOperation: "moved {moved} operation by operation",
   notMoved: "not moved by layers",
   computedFor: "computed {time}",
   predictedFor: "predicted {time}",

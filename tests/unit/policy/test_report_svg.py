@@ -25,6 +25,7 @@ from offload_runtime.policy import (
     resolve,
 )
 from offload_runtime.policy.report_svg import WIDTH, report_svg
+from offload_runtime.policy.suggestions import LIFT, Suggestion
 
 SVG = "{http://www.w3.org/2000/svg}"
 ROOT = Path(__file__).parents[3]
@@ -92,6 +93,15 @@ def test_every_number_is_there_and_every_bar_has_its_share() -> None:
     of_component, of_card = widths(svg)[gb(0.5)], widths(svg)[gb(1)]
     assert of_component == pytest.approx((WIDTH - 40) * 0.5 / 8.5, abs=0.01)
     assert of_card == pytest.approx((WIDTH - 40) / 12, abs=0.01)
+
+
+def test_what_would_help_is_there() -> None:
+    one = Suggestion(
+        LIFT, "vae", "vae", "Placement Policy", "vae", "placement", "resident", gb(1), 0.4, "it waited"
+    )
+    svg = drawn(report(suggestions=(one,)))
+    assert texts(svg)[-3:] == [one.line, one.effect, "it waited"]
+    assert "1.00 GB" in one.effect
 
 
 def test_nothing_leaves_the_page() -> None:
