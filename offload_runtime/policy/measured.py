@@ -43,7 +43,8 @@ class Measured:
         if not self.in_this_run:
             yield "not used in this run, and before that"
         if self.moments is not None:
-            yield f"computed for {format_seconds(self.computing)}"
+            took = format_seconds(self.computing)
+            yield f"computed for {took}" if self.calls == 1 else f"computed for {took} in {self.calls} calls"
             if self.moved_bytes:
                 yield self._waited()
             if self.predicted is not None:

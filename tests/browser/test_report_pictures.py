@@ -77,7 +77,7 @@ ROWS = [
         "comfyui",
         tiers={"cuda:0": int(9.1 * GB), "memory": int(2.8 * GB), "slot": 0},
         host_now={"mapped": 0, "pinned": int(2.8 * GB), "pageable": 0},
-        measured=measured(1.2, 19.5),
+        measured=measured(1.2, 19.5) | {"calls": 20, "peak_bytes": int(11.3 * GB)},
     ),
     row(
         "text_encoder",
@@ -129,12 +129,32 @@ def panel(comfy: ComfyPage, theme: str, width: int, decoding: dict[str, str]) ->
             app.canvas.graph.getNodeById(id).setSize([460, 620]);
             app.canvas.setDirty(true, true);
         }""",
-        [node, {"card": CARD, "rows": ROWS, "suggestions": [SUGGESTION]}],
+        [
+            node,
+            {
+                "card": CARD,
+                "rows": ROWS,
+                "suggestions": [SUGGESTION],
+                "peaks": {"process memory": 6 * GB},
+            },
+        ],
     )
     comfy.center_on(node)
     found = comfy.page.get_by_role("region", name="Placement report")
     expect(found.locator(".lwo-suggestion")).to_be_visible()
     return found
+
+
+def test_what_was_measured_is_told(panel: Locator) -> None:
+    model = panel.locator("[data-component=diffusion_model]")
+    expect(model).to_contain_text(
+        "computed 18.3 s in 20 calls · predicted 20.1 s · 11.30 GB of the device in use at the peak"
+    )
+    encoder = panel.locator("[data-component=text_encoder]")
+    expect(encoder).to_contain_text(
+        "moved 9.00 GB in 24 layer runs · computed 1.0 s · 700 ms of it waiting for weights"
+    )
+    expect(panel).to_contain_text("6.00 GB of memory at the peak of ComfyUI")
 
 
 def test_nothing_is_cut_and_every_word_can_be_read(

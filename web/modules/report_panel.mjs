@@ -49,6 +49,7 @@ function head({ card, peaks, began }, changed) {
     element("p", { class: "lwo-head" }, element("strong", {}, title), element("span", { class: "lwo-quiet" }, where)),
     ...(changed ? [element("p", { class: "lwo-stale" }, text("changedSince"))] : []),
     ...(card ? bar(cardParts(card), card.total, true) : []),
+    ...(card && memory ? [element("p", { class: "lwo-quiet" }, text("memoryPeak", { used: size(memory) }))] : []),
   ];
 }
 
@@ -108,14 +109,15 @@ function chip({ asked, decided, applied }) {
 /** @param {Row} row */
 export function measuredText({ measured }) {
   if (!measured) return text("notUsed");
-  const { computing, waiting, moments, predicted = null, moved_bytes: moved, layer_runs: runs } = measured;
+  const { calls, computing, waiting, moments, predicted = null, moved_bytes: moved, layer_runs: runs, peak_bytes: peak } = measured;
   const parts = measured.in_this_run ? [] : [text("notInRun")];
   parts.push(movedText(moved, runs));
-  if (moments) parts.push(text("computedFor", { time: seconds(computing) }));
+  if (moments) parts.push(text(calls === 1 ? "computedFor" : "computedIn", { time: seconds(computing), calls }));
   if (moments && moved) {
     parts.push(waiting > NOTICEABLE * computing ? text("waitedFor", { time: seconds(waiting) }) : text("didNotWait"));
   }
   if (moments && predicted !== null) parts.push(text("predictedFor", { time: seconds(predicted) }));
+  if (peak) parts.push(text("peakOf", { size: size(peak) }));
   return parts.join(" · ");
 }
 

@@ -104,6 +104,8 @@ const TEXTS = {
   notMoved: "not moved by layers",
   computedFor: "computed {time}",
   predictedFor: "predicted {time}",
+  computedIn: "computed {time} in {calls} calls",
+  peakOf: "{size} of the device in use at the peak",
   waitedFor: "{time} of it waiting for weights",
   didNotWait: "transfers did not hold it up",
   when: "When",

@@ -50,6 +50,10 @@ def test_a_device_without_a_clock_tells_bytes_only() -> None:
     assert says == ["512 MB moved in 24 layer runs"]
 
 
+def test_steps_and_tiles_are_counted() -> None:
+    assert next(iter(replace(STREAMED, calls=20).says())) == "computed for 372 ms in 20 calls"
+
+
 def test_layers_that_are_copied_in_parts_tell_their_bytes() -> None:
     says = list(replace(STREAMED, layer_runs=0, peak_bytes=0).says())
     assert says[1:] == ["338 ms of that waiting for weights", "512 MB moved operation by operation"]
