@@ -13,6 +13,11 @@ _LONG = 256 * 1024**2
 """Bytes that are not worth a bar: they are read, written or pinned in well under a second."""
 
 
+def show_layer(number: int, count: int) -> None:
+    """Move the bar to one of the layers of a component."""
+    comfy.utils.ProgressBar(count).update_absolute(number, count)
+
+
 def progress(total: int) -> Step:
     """Return what moves the bar, or does nothing for what is done at once.
 

@@ -17,8 +17,10 @@ from ..engine import Ledger, parameter_bytes
 from ..engine.clock import Clock, Intervals, Stamp
 from ..engine.spans import HOST, Track
 from ..policy import Measured
+from ..policy.components import is_encoder
 from ..policy.learnt import Timed
 from ..policy.predict import predicted
+from .progress import show_layer
 from .runs import Card, Run, current_run, held_of
 
 _OFTEN = 0.03
@@ -131,6 +133,9 @@ class Uses:
             live.tell(lambda: current_run().told(self.component, doing, **more))
 
     def _tell_layer(self, ledger: weakref.ref[Ledger], number: int, count: int) -> None:
+        # The first time its weights come from the disk; a VAE and a sampler move ComfyUI's bar by themselves.
+        if self._first_run is self.run and is_encoder(self.component):
+            show_layer(number, count)
         if not live.is_heard():
             return
 
