@@ -18,6 +18,7 @@ from .. import log
 from ..check import Extent, Ground, check_machine, load, save
 from ..engine.check import Pins
 from ..errors import PolicyError
+from ..policy import HostTier as Host
 from ..policy.machine_check import FILE_NAME, MachineCheck
 from . import hardware, pinning
 
@@ -111,6 +112,13 @@ def machine_check() -> MachineCheck | None:
         _last = key, _read()
     found = _last[1]
     return found if found is not None and _is_of(found) else None
+
+
+def link_from(tier: str) -> float:
+    """Return the bytes that are copied to the device in a second from a host tier, or 0 where nobody has checked."""
+    check = machine_check()
+    speeds = {Host.PINNED: check.link_pinned, Host.STAGED: check.link_pageable} if check is not None else {}
+    return next((speed for of, speed in speeds.items() if of == tier and speed), 0.0)
 
 
 def _read() -> MachineCheck | None:

@@ -227,7 +227,10 @@ class Uses:
         took, model = self.took() if self.known else None, self._model()
         if took is None or model is None:
             return None
-        return predicted(self.known, took, parameter_bytes(model))
+        from .machine import link_from  # only who has something to predict needs what checks a machine
+
+        link = link_from(self.way.rpartition(" ")[2])
+        return predicted(self.known, took, parameter_bytes(model), link=link)
 
     def _begin_run(self, run: Run, device: torch.device) -> None:
         self._first_run = self._first_run or run

@@ -31,7 +31,9 @@ def seconds_with(computing: float, waiting: float, moved: int, moves: int, link:
     return max(busy, moves / speed) + max(0.0, beyond) * min(1.0, moves / moved)
 
 
-def predicted(known: Sequence[Timed], use: Timed, size: int, passes: int | None = None) -> float | None:
+def predicted(
+    known: Sequence[Timed], use: Timed, size: int, passes: int | None = None, link: float = 0.0
+) -> float | None:
     """Return the seconds that a use should take, or None where nothing like it was measured.
 
     That of a comparable use counts: of the same input, placed the same way, with as much of the component on the
@@ -43,6 +45,7 @@ def predicted(known: Sequence[Timed], use: Timed, size: int, passes: int | None 
         use: the use; what it took itself is not looked at.
         size: the bytes of the component.
         passes: how often its layers run in a call.
+        link: bytes that the machine copies in a second, where somebody has measured it; 0 for "as these uses show".
     """
     comparable = [took for took in known if _is_comparable(took, use, size)]
     if not comparable or not use.calls:
@@ -60,7 +63,7 @@ def predicted(known: Sequence[Timed], use: Timed, size: int, passes: int | None 
     moved = nearest.moved // nearest.calls
     if not moved:
         return None  # ComfyUI brings what is missing, and nobody says what it waited for
-    link = max(took.moved / took.computing for took in comparable)
+    link = max(link, *(took.moved / took.computing for took in comparable))
     return use.calls * seconds_with(seconds, waiting, moved, max(0, moved + more), link)
 
 

@@ -62,3 +62,12 @@ def test_where_the_result_cannot_be_kept_it_says_so(machine: ModuleType, tmp_pat
         "The result was not kept for predictions, because its file cannot be written: "
     )
     assert str(tmp_path) not in found.notes[-1]
+
+
+def test_predictions_take_the_link_that_was_measured(machine: ModuleType) -> None:
+    assert machine.link_from("pinned") == 0
+    copies = ((2**20, 1e-3), (2**28, 0.01))
+    machine.keep(MachineCheck("CPU", "cpu", pinned_copies=copies, pageable_copies=copies[:1]))
+    assert machine.link_from("pinned") == 2**28 / 0.01
+    assert machine.link_from("staged") == 2**20 / 1e-3
+    assert machine.link_from("mapped") == machine.link_from("resident") == 0

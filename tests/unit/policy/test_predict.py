@@ -30,6 +30,13 @@ def test_what_is_not_comparable_predicts_nothing(other: dict[str, object]) -> No
     assert predicted([], HELD_UP, SIZE) is None
 
 
+def test_a_link_that_was_checked_counts_where_the_known_uses_did_not_wait_for_theirs() -> None:
+    computed = replace(HELD_UP, waiting=0.0)
+    more = replace(computed, resident=0)
+    without, with_link = (predicted([computed], more, SIZE, link=link) for link in (0.0, 16e9))
+    assert (without, with_link) == (pytest.approx(2.0), pytest.approx(1.0))
+
+
 def test_what_a_first_run_costs_beyond_others_is_known_of_first_runs_only() -> None:
     paged = replace(HELD_UP, way="auto", moved=0, resident=0, first=True)
     assert predicted([paged], paged, SIZE) == pytest.approx(1.0)
