@@ -22,19 +22,18 @@ from typing import Any
 import torch
 
 from .areas import Areas
+from .carrier import Carrier
 from .lane import Event, Lane, where_else
 from .ledger import Ledger
 from .masters import Masters
 from .occupant import Exchange, Occupant, count_writes, masters_of
-from .parts import bytes_as_stored
 from .prediction import Prediction
-from .profiling import named
 from .schedule import Fetch, Region
 from .scratch import scratch
-from .slots import Slots, layout_of, packed_bytes
+from .slots import Slots, packed_bytes
 from .spans import Track
 from .stacks import Layer, Stack, is_compiled, stack_layers
-from .tiers import FileTier, MemoryTier, Tier
+from .tiers import FileTier, Tier
 from .trace import Trace
 from .units import Units, room_to_split_for, streamable
 from .wrapper import unwrap, wrap, wrapped_by, wrapper_of
@@ -80,6 +79,7 @@ class Streamer:
         self._ledger = ledger
         self._budget = budget
         self._ahead = look_ahead and tier.overlaps
+        self._carrier = Carrier(lane, tier, ledger, ahead=self._ahead)
         room = room_to_split_for(self._layers, budget, ahead=self._ahead) if tier.overlaps else None
         if room is not None:
             self._budget = room
@@ -307,12 +307,7 @@ class Streamer:
                 self._evict(self._areas.claim(index, occupant.region))
                 self._held[index] = occupant
                 after += [event for left, event in self._leaving if left.overlaps(occupant.region)]
-            name, moved = self._units.names[index], sum(master.nbytes for master in occupant.masters)
-            told = self._ledger.copy_of(name, self._lane.name, moved, self._source(None))
-            with named("copy again", name):
-                occupant.arrived = self._lane.copy(tuple(after), occupant.copy_again, told)
-            self._ledger.record_move(self._tier.name, moved)
-            self._lane.wait(occupant.arrived)
+            self._carrier.bring_again(occupant, self._units.names[index], tuple(after))
             self._torn = occupant.displaced = False
 
     def _occupant(self, index: int, position: int) -> Occupant | None:
@@ -360,7 +355,7 @@ class Streamer:
                 self._areas.drop(fetch.layer)
 
     def _put(self, fetch: Fetch, exchanges: Sequence[Exchange]) -> Occupant:
-        slots, region, masters = self._slots, fetch.region, masters_of(exchanges)
+        slots, region = self._slots, fetch.region
         assert slots is not None
         after = tuple(event for left, event in self._leaving if left.overlaps(region))
         if not self._ahead:
@@ -368,37 +363,9 @@ class Streamer:
         self._leaving = [
             (r, e) for r, e in self._leaving if not (region.start <= r.start and r.end <= region.end)
         ]
-        places = slots.views(region.start, layout_of(masters))
-        weights = list({id(exchange.master): exchange.master for exchange in exchanges}.values())
-        in_slot = dict(zip(map(id, weights), slots.weights(region.start, weights), strict=True))
-        occupant = Occupant(exchanges, [in_slot[id(e.master)] for e in exchanges], places, slots, region)
-        block, name = self._tier.packed(masters), self._units.names[fetch.layer]
-
-        def transfer() -> None:
-            # The mode is the thread's own, and masters may have gradients on.
-            with torch.no_grad(), named("copy", name):
-                if block is not None:
-                    slots.region(region.start, block.numel()).copy_(block, non_blocking=True)
-                else:
-                    for place, master in zip(places, masters, strict=True):
-                        place.copy_(bytes_as_stored(master), non_blocking=True)
-
-        background = self._ahead and self._tier.blocks_the_host(block)
-        queue = self._lane.copy_in_background if background else self._lane.copy
-        moved = sum(master.nbytes for master in masters)
-        told = self._ledger.copy_of(name, self._lane.name, moved, self._source(block), background=background)
-        with named("ask for", name):  # most profilers record this thread only, and not one that copies
-            occupant.arrived = queue(after, transfer, told)
-        self._tier.finish(masters)
-        self._ledger.record_move(self._tier.name, moved)
+        occupant = self._carrier.bring(slots, region, exchanges, self._units.names[fetch.layer], after)
         self._held[fetch.layer] = occupant
         return occupant
-
-    def _source(self, block: torch.Tensor | None) -> str:
-        """Say where masters are copied from."""
-        if self._tier.name != MemoryTier.name:
-            return self._tier.name
-        return "memory" if self._tier.blocks_the_host(block) else "pinned memory"
 
     def _evict(self, units: Iterable[int]) -> None:
         """Let units give way to another; those that run come back before they go on."""
