@@ -107,13 +107,18 @@ def test_packing_and_pinning_move_comfyuis_progress_bar_once(
     monkeypatch.setattr(
         comfy.utils, "PROGRESS_BAR_HOOK", lambda done, total, *_, **__: shown.append((done, total))
     )
+    layers = [
+        (number, 4) for number in range(1, 5)
+    ]  # which run in slots, one after the other, the first time
     comfy_models.encode(placed.value, "fox")
-    sizes = [done for done, _ in shown]
+    packed, ran = shown[:-4], shown[-4:]
+    sizes = [done for done, _ in packed]
     streamed = record_of(placed.patcher.model).masters.weights.pinned_bytes
-    assert shown[-1] == (streamed, streamed)
+    assert packed[-1] == (streamed, streamed)
     assert 0 < sizes[0] < streamed, "newer ComfyUI versions leave out what comes too fast to be seen"
     assert sizes == sorted(sizes)
+    assert ran == layers
     shown.clear()
     comfy.mm.unload_all_models()
     comfy_models.encode(placed.value, "dog")
-    assert not shown
+    assert shown == layers, "nothing is packed twice"
