@@ -51,4 +51,5 @@ def test_an_interrupt_ends_it_and_the_result_before_stays(server: ComfyServer, c
         client.run(ONE, lambda node, at: client.interrupt() if at else None)
     assert file.read_bytes() == before
     assert left_in(server.base / "temp") == []
-    assert left_in(server.base / "user") == [FILE_NAME]
+    others = {"layerwise_offload"}  # what other tests have saved of policies
+    assert [name for name in left_in(server.base / "user") if name not in others] == [FILE_NAME]
