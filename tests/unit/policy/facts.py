@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from offload_runtime.policy import ComponentFacts, MachineFacts, Source, SourceKind
+from offload_runtime.policy import ComponentFacts, Decision, MachineFacts, Policy, Source, SourceKind, resolve
 
 GB = 1024**3
 
@@ -48,3 +48,17 @@ def source(kind: SourceKind = SourceKind.NODE, place: str = "node 1") -> Source:
 
 T5, CLIP_L = component("text_encoder", 9.5), component("text_encoder_2", 0.25, 12)
 FLUX, VAE = component("diffusion_model", 12, 57), component("vae", 0.3, 8)
+
+
+NODE = Source(SourceKind.NODE, "Placement Policy, node 1")
+OVERRIDE = Source(SourceKind.OVERRIDE, "Set Placement, node 2")
+
+
+def asks(placement: str = "auto", selector: str = "all", **settings: str) -> Policy:
+    """Return what a node asks for."""
+    return Policy.for_component(NODE, selector, placement=placement, **settings)
+
+
+def one(policy: Policy, facts: MachineFacts, component: ComponentFacts = T5) -> Decision:
+    """Return what is decided for a component alone."""
+    return resolve(policy, facts, (component,))[component.name]

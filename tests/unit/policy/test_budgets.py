@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from facts import FLUX, GB, T5, VAE, component, gb, machine
-from test_resolve import NODE, OVERRIDE, asks, one
+from facts import FLUX, GB, NODE, OVERRIDE, T5, VAE, asks, component, gb, machine, one
 
 from offload_runtime.errors import StrictPolicyError
 from offload_runtime.policy import PAGED, STREAMED, ComponentFacts, Placement, Policy, not_movable, resolve

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from facts import FLUX, T5, VAE, component, cpu_machine, gb, machine
+from facts import FLUX, NODE, T5, VAE, asks, component, cpu_machine, gb, machine, one
 
 from offload_runtime.errors import StrictPolicyError
 from offload_runtime.policy import (
     PAGED,
     STREAMED,
     ComponentFacts,
-    Decision,
     MachineFacts,
     Placement,
     PlacementRow,
@@ -24,18 +23,6 @@ from offload_runtime.policy import (
     parse_budget,
     resolve,
 )
-
-NODE = Source(SourceKind.NODE, "Placement Policy, node 1")
-OVERRIDE = Source(SourceKind.OVERRIDE, "Set Placement, node 2")
-
-
-def asks(placement: str = "auto", selector: str = "all", **settings: str) -> Policy:
-    return Policy.for_component(NODE, selector, placement=placement, **settings)
-
-
-def one(policy: Policy, facts: MachineFacts, component: ComponentFacts = T5) -> Decision:
-    return resolve(policy, facts, (component,))[component.name]
-
 
 ON_CPU = component("vae", 0.3, 8, on_cpu=True)
 TE_ON_CPU = component("text_encoder", 9.5, on_cpu=True)

@@ -5,32 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from facts import CLIP_L, FLUX, GB, T5, VAE, component, gb, machine
+from facts import CLIP_L, FLUX, GB, NODE, T5, VAE, asks, component, gb, machine, one
 
 from offload_runtime.policy import (
     Beside,
     ComponentFacts,
-    Decision,
     MachineFacts,
     Placement,
     Policy,
-    Source,
-    SourceKind,
     resolve,
 )
-
-NODE = Source(SourceKind.NODE, "Placement Policy, node 1")
-
-
-OVERRIDE = Source(SourceKind.OVERRIDE, "Set Placement, node 2")
-
-
-def asks(placement: str = "auto", selector: str = "all", **settings: str) -> Policy:
-    return Policy.for_component(NODE, selector, placement=placement, **settings)
-
-
-def one(policy: Policy, facts: MachineFacts, component: ComponentFacts = T5) -> Decision:
-    return resolve(policy, facts, (component,))[component.name]
 
 
 def test_only_as_many_encoders_give_way_as_must() -> None:
