@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import tempfile
 from pathlib import Path
 
 from ..errors import PolicyError
 from ..policy.machine_check import FILE_NAME, MAX_BYTES, MachineCheck, parse_machine_check
+from ..whole_file import replace_file
 
 
 def save(file: Path, check: MachineCheck) -> None:
@@ -17,16 +15,7 @@ def save(file: Path, check: MachineCheck) -> None:
     Raises:
         OSError: it cannot be written; an earlier one is as it was.
     """
-    file.parent.mkdir(parents=True, exist_ok=True)
-    number, unfinished = tempfile.mkstemp(prefix=".layerwise_offload_", suffix=".unfinished", dir=file.parent)
-    try:
-        with os.fdopen(number, "w", encoding="utf-8") as out:
-            out.write(check.to_json())
-        os.replace(unfinished, file)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(unfinished)
-        raise
+    replace_file(file, check.to_json())
 
 
 def load(file: Path) -> MachineCheck | None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from ..log import information, warning
+from ..whole_file import replace_file
 from .learnt import Learnt
 from .learnt_file import MOST_BYTES, from_text, to_text
 
@@ -76,12 +76,7 @@ class LearntStore:
         return self._known
 
     def _replace(self, text: str) -> None:
-        unfinished = self.path.with_name(f"{self.path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-        try:
-            unfinished.write_text(text, encoding="utf-8")
-            os.replace(unfinished, self.path)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        replace_file(self.path, text)
         found = self.path.stat()
         self._seen = found.st_mtime_ns, found.st_size
 
