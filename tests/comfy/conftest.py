@@ -87,3 +87,28 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(mm, "minimum_inference_memory", lambda: 0)
     monkeypatch.setattr(mm, "EXTRA_RESERVED_VRAM", 0)
     return state
+
+
+@pytest.fixture(scope="module")
+def pack() -> Any:
+    """The pack's nodes, as ComfyUI loads them."""
+    from graphs import register
+
+    return register()
+
+
+@pytest.fixture
+def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty user directory; returns the folder of its policy files."""
+    import folder_paths
+
+    monkeypatch.setattr(folder_paths, "user_directory", str(tmp_path))
+    return tmp_path / "layerwise_offload"
+
+
+@pytest.fixture
+def graph(pack: Any, user: Path) -> Any:
+    """An executor for prompts with them."""
+    from graphs import Graph
+
+    return Graph()

@@ -118,3 +118,9 @@ def node(kind: str, **inputs: Any) -> dict[str, Any]:
     """Return a node of an API prompt; `kind` without the pack's prefix."""
     prefix = "" if kind in ("Text", "Sink") else "LayerwiseOffload_"
     return {"class_type": f"{prefix}{kind}", "inputs": inputs}
+
+
+def only(graph: Graph, prompt: Prompt, last: str = "1") -> Any:
+    """Run a prompt, and return the one policy that its last node hands on."""
+    (policy,) = graph.run(prompt | {"sink": node("Sink", value=[last, 0])})
+    return policy

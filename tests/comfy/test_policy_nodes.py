@@ -10,37 +10,13 @@ from typing import Any
 
 import models
 import pytest
-from graphs import Graph, Prompt, node, register, validate
+from graphs import Graph, Prompt, node, only, validate
 
 POLICY = "PlacementPolicy"
 
 
-@pytest.fixture(scope="module")
-def pack() -> Any:
-    return register()
-
-
-@pytest.fixture
-def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty user directory; returns the folder of its policy files."""
-    import folder_paths
-
-    monkeypatch.setattr(folder_paths, "user_directory", str(tmp_path))
-    return tmp_path / "layerwise_offload"
-
-
-@pytest.fixture
-def graph(pack: Any, user: Path) -> Graph:
-    return Graph()
-
-
 def said(policy: Any) -> list[str]:
     return [f"{a.setting} {a.selector} {a.value}" for a in policy.arguments]
-
-
-def only(graph: Graph, prompt: Prompt, last: str = "1") -> Any:
-    (policy,) = graph.run(prompt | {"sink": node("Sink", value=[last, 0])})
-    return policy
 
 
 ALL_AUTO = dict.fromkeys(

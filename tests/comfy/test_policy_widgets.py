@@ -2,40 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-from graphs import Graph, Prompt, node, register
+from graphs import Graph, node, only
 
 from offload_runtime.policy import SETTINGS, Scope, spell_value
 from offload_runtime.policy.components import GROUPS
 
 POLICY = "PlacementPolicy"
-
-
-@pytest.fixture(scope="module")
-def pack() -> Any:
-    return register()
-
-
-@pytest.fixture
-def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty user directory; returns the folder of its policy files."""
-    import folder_paths
-
-    monkeypatch.setattr(folder_paths, "user_directory", str(tmp_path))
-    return tmp_path / "layerwise_offload"
-
-
-@pytest.fixture
-def graph(pack: Any, user: Path) -> Graph:
-    return Graph()
-
-
-def only(graph: Graph, prompt: Prompt, last: str = "1") -> Any:
-    (policy,) = graph.run(prompt | {"sink": node("Sink", value=[last, 0])})
-    return policy
 
 
 @pytest.mark.parametrize("row", SETTINGS, ids=lambda row: row.setting.value)
